@@ -1,0 +1,129 @@
+"""What to do with a chunk: the rules, as pure functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloud_learner.audit import Disposition
+from shoal.errors import ChunkRejected
+from shoal.spaces import EnvSpec
+from shoal.trajectory import Chunk, validate_chunk
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVersion:
+    """A policy version this learner published.
+
+    Attributes:
+        updates: Optimiser updates when it was published.
+        digest: Of its graph and tensors; None when only the count is still known.
+    """
+
+    updates: int
+    digest: bytes | None
+
+
+class KnownVersions:
+    """The policy versions that chunks may come from. Read from any thread.
+
+    versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
+    versions.add(7, KnownVersion(updates=112, digest=digest))
+    """
+
+    def __init__(self, updates_of: Callable[[int], int | None], *, highest: int) -> None:
+        self._updates_of = updates_of
+        self._versions: dict[int, KnownVersion] = {}
+        self._highest = highest
+
+    @property
+    def highest(self) -> int:
+        """The highest version ever published."""
+        return self._highest
+
+    def add(self, version: int, known: KnownVersion) -> None:
+        """Adds a published version."""
+        self._versions[version] = known
+        self._highest = max(self._highest, version)
+
+    def find(self, version: int) -> KnownVersion | None:
+        """What is known of a version; None when it was never published, or long forgotten."""
+        known = self._versions.get(version)
+        if known is None:
+            updates = self._updates_of(version)
+            known = KnownVersion(updates, None) if updates is not None else None
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What chunks are held against.
+
+    Attributes:
+        spec: The spaces that are trained for.
+        versions: The policy versions that exist.
+        updates_now: The learner's optimiser updates.
+        max_lag: Updates that a chunk may be behind.
+    """
+
+    spec: EnvSpec
+    versions: KnownVersions
+    updates_now: int
+    max_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A decision about one chunk.
+
+    Attributes:
+        disposition: `trained` here means: admitted to replay, to be trained from once.
+        reason: A slug; empty for an admitted chunk.
+        detail: One line for a person; empty for an admitted chunk.
+        version_updates: The learner's updates when the version that acted was published.
+    """
+
+    disposition: Disposition
+    reason: str = ""
+    detail: str = ""
+    version_updates: int = 0
+
+
+def reject(reason: str, detail: str) -> Verdict:
+    """A verdict that a chunk must not be trained from, whenever it comes."""
+    return Verdict(Disposition.REJECTED, reason, detail)
+
+
+def decide(chunk: Chunk, standard: Standard) -> Verdict:
+    """Decides about a chunk that is whole: admit it, call it expired, or reject it."""
+    try:
+        validate_chunk(chunk, standard.spec)
+    except ChunkRejected as error:
+        return reject(error.reason, str(error))
+    version = chunk.policy_version
+    if not 1 <= version <= standard.versions.highest:
+        return reject(
+            "unknown_version",
+            f"policy version {version} was never published here, the highest is "
+            f"{standard.versions.highest}; was the learner's state_dir replaced?",
+        )
+    known = standard.versions.find(version)
+    if known is None:
+        return Verdict(
+            Disposition.EXPIRED, "lag", f"policy version {version} is too old to be remembered"
+        )
+    if known.digest is not None and known.digest != chunk.policy_digest:
+        return reject(
+            "digest",
+            f"policy version {version} has another digest than the policy that acted; "
+            "the device holds a policy of another learner",
+        )
+    lag = standard.updates_now - known.updates
+    if lag > standard.max_lag:
+        return Verdict(
+            Disposition.EXPIRED,
+            "lag",
+            f"{lag} updates behind, training.max_lag is {standard.max_lag}",
+            known.updates,
+        )
+    return Verdict(Disposition.TRAINED, version_updates=known.updates)

@@ -1,0 +1,202 @@
+"""The learner's composition root: everything is built here, and only here."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from cloud_learner.admission import KnownVersion, KnownVersions
+from cloud_learner.algorithms.interface import Algorithm, load_algorithm
+from cloud_learner.checkpoint import CheckpointStore
+from cloud_learner.config import LearnerConfig
+from cloud_learner.fleet import Fleet, LearnerFacts
+from cloud_learner.fleet_service import FleetService
+from cloud_learner.grpc_server import GrpcServer, Service
+from cloud_learner.inbox import Inbox
+from cloud_learner.ingest import Ingest, IngestParts
+from cloud_learner.journal import Journal
+from cloud_learner.learner import Learner
+from cloud_learner.metrics import Metrics
+from cloud_learner.models.actor_critic import build_model
+from cloud_learner.parameter_server import ParameterServer
+from cloud_learner.policy_log import PolicyLog
+from cloud_learner.quantize import Quantizer
+from cloud_learner.reoffer import last_episodes
+from cloud_learner.replay import Replay
+from cloud_learner.session_watch import watch_session
+from cloud_learner.signing import load_signing_key
+from cloud_learner.state_dir import StateDir
+from cloud_learner.subscriber import Subscriber
+from cloud_learner.trainer import Brain, Trainer, TrainerParts
+from cloud_learner.training_stats import Progress, TrainingStats
+from shoal.identity import Identity
+from shoal.services import run_services
+from shoal.spaces import EnvSpec
+from shoal.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Everything of a learner but its network.
+
+    Attributes:
+        parts: What the trainer works on.
+        trainer: Trains.
+        restored: What a checkpoint held; None to wait for the first device.
+    """
+
+    parts: TrainerParts
+    trainer: Trainer
+    restored: Brain | None
+
+
+async def run(config: LearnerConfig, *, resume: bool) -> None:
+    """Runs the learner until it is stopped.
+
+    Args:
+        config: Its configuration.
+        resume: Whether to go on with what lies in `state_dir`; when nothing does, it starts anew.
+
+    Raises:
+        ShoalError: Something it cannot run without is missing, wrong or taken.
+    """
+    torch.set_num_threads(config.training.threads)
+    topics = Topics(config.fleet)
+    identity = Identity.load(config.identity)
+    signing_key = load_signing_key(identity)
+    state = StateDir.open(config.state_dir, resume=resume)
+    rng = random.Random()
+    async with AsyncExitStack() as stack:
+        core = open_core(config, state, signing_key, stack, rng=rng)
+        parts, trainer = core.parts, core.trainer
+        inbox = Inbox.of(config.ingest.max_queued_messages)
+        subscriber = Subscriber(config.broker, identity, topics, inbox, rng=rng)
+        ingest = Ingest(
+            IngestParts(
+                inbox, parts.journal, parts.replay, parts.fleet, parts.stats, parts.counters
+            ),
+            config.ingest,
+            standard=trainer.standard,
+            publish_ack=lambda device_id, ack: subscriber.publish(topics.ack(device_id), ack),
+            rng=rng,
+        )
+        fleet_service = FleetService(
+            parts.fleet, parts.policy_log, parts.parameter_server, fleet=config.fleet
+        )
+        services: list[Service] = [parts.parameter_server, fleet_service]
+        server = await stack.enter_async_context(
+            GrpcServer(config.server.host, config.server.port, identity, services)
+        )
+        await run_services(
+            {
+                "subscriber": subscriber.serve,
+                "reports": ingest.serve_reports,
+                "chunks": ingest.serve_chunks,
+                "acks": ingest.repeat_acks,
+                "session": lambda: watch_session(
+                    subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
+                ),
+                "trainer": lambda: trainer.serve(core.restored),
+                "grpc": server.serve,
+            }
+        )
+
+
+def open_core(
+    config: LearnerConfig,
+    state: StateDir,
+    signing_key: Ed25519PrivateKey,
+    stack: AsyncExitStack,
+    *,
+    rng: random.Random,
+) -> Core:
+    """Opens what lies in the state directory and builds on it.
+
+    Args:
+        config: The learner's configuration.
+        state: Where everything lies.
+        signing_key: Signs policies.
+        stack: Closes what is opened here.
+        rng: For the jitter of retries.
+
+    Raises:
+        ShoalError: Something on disk is damaged or in use, or the configuration does not fit it.
+    """
+    algorithm = load_algorithm(config.training.algorithm, config.training.appo)
+    checkpoints = CheckpointStore(state.checkpoints)
+    checkpoint = checkpoints.newest()
+    policy_log = stack.enter_context(
+        PolicyLog(
+            state.policies,
+            signing_key,
+            config.fleet,
+            keep=config.policies_kept,
+            after_version=checkpoint.version if checkpoint is not None else 0,
+        )
+    )
+    journal = stack.enter_context(Journal(state.journal, config.journal))
+    metrics = stack.enter_context(Metrics(state.tensorboard, enabled=config.tensorboard))
+    replay = Replay(
+        config.training.replay_steps, checkpoint.cursor if checkpoint is not None else None
+    )
+    stats = _stats_of(journal)
+    versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
+    for info in policy_log.list():
+        known = KnownVersion(info.manifest.updates, info.manifest.digest)
+        versions.add(info.manifest.version, known)
+    counters: Counter[str] = Counter()
+    facts = LearnerFacts(
+        decided=journal.decided,
+        updates=lambda: trainer.updates,
+        updates_of=policy_log.updates_of,
+        replay_steps=lambda: replay.steps,
+        counters=counters,
+    )
+    parts = TrainerParts(
+        journal=journal,
+        replay=replay,
+        fleet=Fleet(facts, stats, reports=journal.reports()),
+        stats=stats,
+        counters=counters,
+        versions=versions,
+        policy_log=policy_log,
+        parameter_server=ParameterServer(policy_log, fleet=config.fleet),
+        checkpoints=checkpoints,
+        metrics=metrics,
+    )
+    trainer = Trainer(
+        config, parts, build=lambda spec: build_brain(spec, config, algorithm), rng=rng
+    )
+    restored = None
+    if checkpoint is not None:
+        newest = policy_log.newest()
+        restored = build_brain(checkpoint.spec, config, algorithm)
+        restored.learner.load_state_dict(checkpoint.learner)
+        restored.learner.resume_at(newest.manifest.updates if newest is not None else 0)
+        restored.quantizer.load_state_dict(checkpoint.quantizer)
+    return Core(parts, trainer, restored)
+
+
+def _stats_of(journal: Journal) -> TrainingStats:
+    totals = journal.totals
+    stats = TrainingStats(Progress(totals.transitions, totals.episodes, totals.body_bytes))
+    stats.restore_window(last_episodes(journal))
+    return stats
+
+
+def build_brain(spec: EnvSpec, config: LearnerConfig, algorithm: Algorithm) -> Brain:
+    """Builds what is trained for a pair of spaces, with fresh weights.
+
+    Raises:
+        WireError: The spaces are of a kind that no model is made for.
+        ConfigError: The configured network cannot be built.
+    """
+    training = config.training
+    model = build_model(spec, hidden=training.hidden, seed=config.seed)
+    learner = Learner(model, algorithm, seed=config.seed, config=training.optimiser)
+    return Brain(spec, learner, Quantizer(spec, model, kl_max=training.kl_quantization_max))

@@ -1,0 +1,177 @@
+"""Checkpoints: everything that training goes on from, as of one moment, on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import torch
+
+from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
+from cloud_learner.learner import LearnerState
+from cloud_learner.replay import Cursor
+from shoal.errors import CheckpointError, WireError
+from shoal.logs import get_logger
+from shoal.ranges import Ranges
+from shoal.spaces import EnvSpec
+from shoal.v1 import space_pb2
+
+KEEP: Final = 3
+_MAGIC: Final = b"SHOALCP1"
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_SUFFIX: Final = ".checkpoint"
+_log = get_logger("checkpoint")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What is saved together.
+
+    Attributes:
+        spec: The spaces that are trained for.
+        learner: `Learner.state_dict()`.
+        quantizer: `Quantizer.state_dict()`.
+        cursor: Which journal positions the weights already hold.
+        version: The highest policy version published.
+    """
+
+    spec: EnvSpec
+    learner: LearnerState
+    quantizer: Mapping[str, torch.Tensor]
+    cursor: Cursor
+    version: int
+
+
+class CheckpointStore:
+    """A directory of checkpoints, each verified by its hash; a torn or rotten one is passed over.
+
+    >>> store = CheckpointStore(directory)
+    >>> store.save(checkpoint)
+    >>> store.newest()        # None before the first
+    """
+
+    def __init__(self, directory: Path, *, keep: int = KEEP) -> None:
+        """Opens the directory, and makes it if need be.
+
+        Args:
+            directory: Whose parent exists.
+            keep: How many of the newest stay.
+
+        Raises:
+            CheckpointError: The directory cannot be made or read.
+        """
+        self._directory = directory
+        self._keep = keep
+        try:
+            if not directory.is_dir():
+                directory.mkdir(mode=0o700)
+                sync_directory(directory.parent)
+            remove_leftovers(directory)
+            self._next = max(map(_number, self._paths()), default=0) + 1
+        except OSError as error:
+            raise _cannot("use", directory, error) from error
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Writes a checkpoint; on return it survives a power cut. Then the oldest go.
+
+        Raises:
+            CheckpointError: The disk is full, read-only or broken; earlier ones are untouched.
+        """
+        path = self._directory / f"{self._next:010d}{_SUFFIX}"
+        payload = _encode(checkpoint)
+        try:
+            write_durably(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
+            self._next += 1
+            for old in self._paths()[: -self._keep]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise _cannot("write", path, error) from error
+        return path
+
+    def newest(self) -> Checkpoint | None:
+        """The newest one that is whole; None if there never was any.
+
+        Raises:
+            CheckpointError: There are some, and none is whole.
+        """
+        paths = self._paths()
+        for path in reversed(paths):
+            try:
+                return _decode(path.read_bytes())
+            except (OSError, CheckpointError) as error:
+                _log.warning("checkpoint_passed_over", path=str(path), error=str(error))
+        if paths:
+            raise CheckpointError(
+                f"none of the {len(paths)} checkpoints in {self._directory} is whole: restore one "
+                "from a backup, or move them away to start from the policy log's newest version"
+            )
+        return None
+
+    def _paths(self) -> list[Path]:
+        """Oldest first."""
+        named = (p for p in self._directory.glob(f"*{_SUFFIX}") if p.stem.isdecimal())
+        return sorted(named, key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem)
+
+
+def _encode(checkpoint: Checkpoint) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(
+        {
+            "spec": checkpoint.spec.to_pb().SerializeToString(deterministic=True),
+            "learner": dict(checkpoint.learner),
+            "quantizer": dict(checkpoint.quantizer),
+            "position": checkpoint.cursor.position,
+            "waiting": [list(span) for span in checkpoint.cursor.waiting.spans],
+            "version": checkpoint.version,
+        },
+        buffer,
+    )
+    return buffer.getvalue()
+
+
+def _decode(data: bytes) -> Checkpoint:
+    """Reads a checkpoint; nothing in it can run code.
+
+    Raises:
+        CheckpointError: It is torn, rotten or of another kind.
+    """
+    head = len(_MAGIC) + _DIGEST_BYTES
+    payload = data[head:]
+    if not data.startswith(_MAGIC) or hashlib.sha256(payload).digest() != data[len(_MAGIC) : head]:
+        raise CheckpointError("it is not a whole checkpoint")
+    try:
+        fields = torch.load(io.BytesIO(payload), weights_only=True)
+        return Checkpoint(
+            spec=EnvSpec.from_pb(space_pb2.EnvSpec.FromString(fields["spec"])),
+            learner=_learner_state(fields["learner"]),
+            quantizer=fields["quantizer"],
+            cursor=Cursor(
+                fields["position"], Ranges.from_spans((a, b) for a, b in fields["waiting"])
+            ),
+            version=fields["version"],
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError, WireError) as error:
+        raise CheckpointError(f"it was written by another program ({error})") from error
+
+
+def _learner_state(fields: Mapping[str, object]) -> LearnerState:
+    missing = LearnerState.__required_keys__ ^ fields.keys()
+    if missing:
+        raise CheckpointError(f"it was written by another program (fields {sorted(missing)})")
+    return cast("LearnerState", dict(fields))
+
+
+def _cannot(verb: str, path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"cannot {verb} {path}: {os.strerror(error.errno) if error.errno else error}; "
+        "free space, or point state_dir at a disk that this user can write"
+    )

@@ -1,0 +1,306 @@
+"""The fleet: the view of all devices, folded from their messages, and the audit of every chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cloud_learner.arrivals import LEARNER, Birth, Report
+from cloud_learner.audit import Audit, Decided, RunKey, RunReport, audit_run
+from cloud_learner.device_record import DeviceRecord, KnownEvent, age
+from cloud_learner.training_stats import TrainingStats
+from shoal.logs import get_logger
+from shoal.spaces import EnvSpec
+from shoal.v1 import device_pb2 as pb
+from shoal.v1 import fleet_pb2
+
+STALE_AFTER_S: Final = 15.0
+MAX_BIRTHS: Final = 64
+"""Births that wait while no space is known; later ones tell nothing more."""
+_ALIVE = (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
+_log = get_logger("fleet")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerFacts:
+    """What the view asks of the rest of the learner, each a plain read.
+
+    Attributes:
+        decided: What was decided about the chunks of a run.
+        updates: The learner's optimiser updates now.
+        updates_of: Optimiser updates when a policy version was published; None: unknown.
+        replay_steps: Transitions that wait in replay.
+        counters: Everything that is counted, by name.
+    """
+
+    decided: Callable[[RunKey], Decided]
+    updates: Callable[[], int]
+    updates_of: Callable[[int], int | None]
+    replay_steps: Callable[[], int]
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """An audit and the two immutable values it was made from."""
+
+    report: RunReport
+    decided: Decided
+    audit: Audit
+
+
+class Fleet:
+    """Every device, its events, its chunks. Used from the event loop; asks only plain values.
+
+    fleet = Fleet(facts, stats)
+    fleet.note_status(birth)
+    spec = await fleet.next_birth()
+    fleet.audit().total.balanced
+    """
+
+    def __init__(
+        self,
+        facts: LearnerFacts,
+        stats: TrainingStats,
+        *,
+        reports: Mapping[RunKey, RunReport] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts with no device.
+
+        Args:
+            facts: What the rest of the learner knows.
+            stats: The state of training.
+            reports: What devices said of their runs before the learner restarted.
+            clock: Monotonic seconds.
+        """
+        self._facts = facts
+        self._stats = stats
+        self._clock = clock
+        self._devices: dict[str, DeviceRecord] = {}
+        self._reports: dict[RunKey, RunReport] = dict(reports or {})
+        self._unsaved: set[RunKey] = set()
+        self._audited: dict[RunKey, _Audited] = {}
+        self._births: asyncio.Queue[EnvSpec] = asyncio.Queue(MAX_BIRTHS)
+        self._spec: EnvSpec | None = None
+        self._state = "waiting_for_device"
+        self._conditions: dict[str, str] = {}
+        self._event_seq = 0
+        for run in self._reports:
+            self._record(run.device_id)
+
+    # ------------------------------------------------------------------------- what devices say
+
+    def note_status(self, birth: Birth) -> None:
+        """Folds a birth or death certificate in."""
+        status = birth.status
+        record = self._record(status.device_id)
+        if not record.note_status(status, self._clock()):
+            return
+        _log.info(
+            "device_status",
+            device_id=status.device_id,
+            run_id=status.run_id,
+            state=pb.DeviceState.Name(status.state),
+            reason=status.reason,
+        )
+        if status.state != pb.DEVICE_STATE_ONLINE or birth.spec is None:
+            return
+        if self._spec is None:
+            if not self._births.full():
+                self._births.put_nowait(birth.spec)
+        elif birth.spec.fingerprint != self._spec.fingerprint:
+            self.record(
+                status.device_id,
+                "spec_mismatch",
+                f"{status.device_id} acts in {birth.spec.env_id!r} and this fleet trains for "
+                f"{self._spec.env_id!r}, whose spaces differ; its chunks are rejected: change the "
+                "device's env.id, or give it another fleet",
+                severity=pb.SEVERITY_ERROR,
+            )
+
+    def note_telemetry(self, report: Report) -> None:
+        """Folds a device's report in."""
+        telemetry = report.telemetry
+        self._record(telemetry.device_id).note_telemetry(telemetry, self._clock())
+        for run, said in report.runs.items():
+            known = self._reports.get(run)
+            if known is None or (said.produced >= known.produced and said != known):
+                self._reports[run] = said
+                self._unsaved.add(run)
+
+    def note_event(self, event: pb.Event) -> None:
+        """Keeps an event of a device."""
+        self._record(event.device_id).note_event(event, self._clock())
+
+    def note_chunk(self, device_id: str) -> None:
+        """Notes that a new chunk of a device was settled."""
+        self._record(device_id).chunk_at_s = self._clock()
+
+    # ----------------------------------------------------------------------- what the learner says
+
+    def record(
+        self,
+        device_id: str,
+        name: str,
+        message: str,
+        *,
+        severity: pb.Severity = pb.SEVERITY_WARNING,
+        **fields: str,
+    ) -> None:
+        """Records an event of the learner about a device, and logs it."""
+        self._event_seq += 1
+        event = pb.Event(
+            device_id=device_id,
+            event_seq=self._event_seq,
+            sent_unix_ms=int(time.time() * 1000),
+            severity=severity,
+            name=name,
+            fields=fields,
+            message=message,
+        )
+        self._record(device_id).note_event(event, self._clock())
+        log = _log.error if severity == pb.SEVERITY_ERROR else _log.warning
+        log(name, device_id=device_id, detail=message, **fields)
+
+    def raise_condition(self, name: str, message: str) -> None:
+        """Says that something is wrong until it is cleared; an event the first time."""
+        if name not in self._conditions:
+            self.record(LEARNER, name, message, severity=pb.SEVERITY_ERROR)
+        self._conditions[name] = message
+
+    def clear_condition(self, name: str) -> None:
+        """Says that it is over."""
+        if self._conditions.pop(name, None) is not None:
+            self.record(LEARNER, f"{name}_cleared", "it is over", severity=pb.SEVERITY_INFO)
+
+    def set_spec(self, spec: EnvSpec) -> None:
+        """From now on the fleet trains for these spaces."""
+        self._spec = spec
+        self._state = "training"
+
+    async def next_birth(self) -> EnvSpec:
+        """Waits for the birth of a device and returns what it acts in."""
+        return await self._births.get()
+
+    @property
+    def learner_state(self) -> str:
+        """`waiting_for_device`, `training`, or the condition that is wrong."""
+        return next(iter(self._conditions), self._state)
+
+    def take_unsaved_reports(self) -> dict[RunKey, RunReport]:
+        """What devices said of their runs since the last call."""
+        unsaved = {run: self._reports[run] for run in self._unsaved}
+        self._unsaved.clear()
+        return unsaved
+
+    def put_unsaved(self, reports: Mapping[RunKey, RunReport]) -> None:
+        """Gives back what could not be saved."""
+        self._unsaved.update(reports)
+
+    # ----------------------------------------------------------------------- what operators read
+
+    def devices(self) -> list[fleet_pb2.Device]:
+        """Every device, sorted by id."""
+        audits = self.audits()
+        return [
+            self._device(record, audits.get(device_id, Audit()))
+            for device_id, record in sorted(self._devices.items())
+            if device_id != LEARNER
+        ]
+
+    def describe(self, device_id: str) -> fleet_pb2.DescribeDeviceResponse | None:
+        """One device and its events, newest first; None when it was never heard of."""
+        record = self._devices.get(device_id)
+        if record is None:
+            return None
+        return fleet_pb2.DescribeDeviceResponse(
+            device=self._device(record, self.audits().get(device_id, Audit())),
+            events=[self._recorded(known) for known in reversed(record.events)],
+        )
+
+    def audits(self) -> dict[str, Audit]:
+        """What became of the chunks of each device that reported on them."""
+        by_device: dict[str, Audit] = {}
+        for run, report in self._reports.items():
+            before = by_device.get(run.device_id, Audit())
+            by_device[run.device_id] = before.plus(self._audit_of(run, report))
+        return by_device
+
+    def audit(self) -> fleet_pb2.AuditResponse:
+        """What became of every chunk: in total and by device."""
+        audits = self.audits()
+        now_s = self._clock()
+        return fleet_pb2.AuditResponse(
+            total=_total(audits).to_pb(),
+            devices=[
+                fleet_pb2.DeviceAudit(
+                    device_id=device_id,
+                    audit=audit.to_pb(),
+                    telemetry_age_s=age(self._record(device_id).telemetry_at_s, now_s),
+                )
+                for device_id, audit in sorted(audits.items())
+            ],
+        )
+
+    def training(self) -> fleet_pb2.Training:
+        """The state of training."""
+        now_s = self._clock()
+        training = self._stats.to_pb()
+        training.replay_steps = self._facts.replay_steps()
+        training.audit.CopyFrom(_total(self.audits()).to_pb())
+        training.devices_online = sum(
+            record.health(now_s, stale_after_s=STALE_AFTER_S).state in _ALIVE
+            for device_id, record in self._devices.items()
+            if device_id != LEARNER
+        )
+        training.learner_state = self.learner_state
+        training.counters.update(self._facts.counters)
+        return training
+
+    # ------------------------------------------------------------------------------------- parts
+
+    def _record(self, device_id: str) -> DeviceRecord:
+        return self._devices.setdefault(device_id, DeviceRecord(device_id))
+
+    def _audit_of(self, run: RunKey, report: RunReport) -> Audit:
+        decided = self._facts.decided(run)
+        known = self._audited.get(run)
+        if known is None or known.report is not report or known.decided is not decided:
+            known = _Audited(report, decided, audit_run(report, decided))
+            self._audited[run] = known
+        return known.audit
+
+    def _device(self, record: DeviceRecord, audit: Audit) -> fleet_pb2.Device:
+        now_s = self._clock()
+        health = record.health(now_s, stale_after_s=STALE_AFTER_S)
+        device = fleet_pb2.Device(
+            device_id=record.device_id,
+            health=health.state,
+            status_age_s=age(record.status_at_s, now_s),
+            telemetry_age_s=age(record.telemetry_at_s, now_s),
+            chunk_age_s=age(record.chunk_at_s, now_s),
+            audit=audit.to_pb(),
+            reasons=health.reasons,
+        )
+        if record.status is not None:
+            device.status.CopyFrom(record.status)
+        if record.telemetry is not None:
+            device.telemetry.CopyFrom(record.telemetry)
+            updates = self._facts.updates_of(record.telemetry.active_version)
+            if updates is not None:
+                device.lag_updates = max(0, self._facts.updates() - updates)
+        return device
+
+    def _recorded(self, known: KnownEvent) -> fleet_pb2.RecordedEvent:
+        return fleet_pb2.RecordedEvent(event=known.event, age_s=age(known.at_s, self._clock()))
+
+
+def _total(audits: Mapping[str, Audit]) -> Audit:
+    total = Audit()
+    for audit in audits.values():
+        total = total.plus(audit)
+    return total

@@ -1,0 +1,210 @@
+"""Ingest: from the broker's messages to durable decisions, acknowledgements, replay and fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cloud_learner.acks import Acks
+from cloud_learner.admission import Standard
+from cloud_learner.arrivals import Arrival, Refusal, open_chunks, open_reports
+from cloud_learner.audit import Disposition, RunKey
+from cloud_learner.config import IngestConfig
+from cloud_learner.fleet import Fleet
+from cloud_learner.inbox import Inbox
+from cloud_learner.journal import Journal
+from cloud_learner.replay import Admitted, Replay
+from cloud_learner.training_stats import TrainingStats
+from shoal.errors import JournalError
+from shoal.logs import get_logger
+from shoal.services import backoff
+
+RETRY_BASE_S: Final = 0.1
+RETRY_CAP_S: Final = 5.0
+_log = get_logger("ingest")
+
+JOURNAL_FULL: Final = "journal_full"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestParts:
+    """What ingest works on."""
+
+    inbox: Inbox
+    journal: Journal
+    replay: Replay
+    fleet: Fleet
+    stats: TrainingStats
+    counters: Counter[str]
+
+
+class Ingest:
+    """Each chunk is validated, decided, journaled, acknowledged and only then trained from.
+
+    Chunks that wait together are committed together, so one fsync serves many (group commit). When
+    the journal cannot be written nothing is acknowledged: the devices keep their chunks.
+
+    ingest = Ingest(parts, config, standard, publish_ack)
+    await run_services({"chunks": ingest.serve_chunks, "reports": ingest.serve_reports, ...})
+    """
+
+    def __init__(
+        self,
+        parts: IngestParts,
+        config: IngestConfig,
+        *,
+        standard: Callable[[], Standard | None],
+        publish_ack: Callable[[str, bytes], None],
+        rng: random.Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Joins the parts.
+
+        Args:
+            parts: What it works on.
+            config: Bounds.
+            standard: What chunks are held against now; None before any space is known.
+            publish_ack: Sends a framed ack to a device.
+            rng: For the jitter of retries.
+            clock: Monotonic seconds.
+        """
+        self._parts = parts
+        self._config = config
+        self._standard = standard
+        self._publish_ack = publish_ack
+        self._rng = rng
+        self._clock = clock
+        self._acks = Acks(parts.journal.decided)
+        self.last_chunk_s: float | None = None
+        self.last_report_s: float | None = None
+
+    async def serve_reports(self) -> None:
+        """Folds status, telemetry and events into the fleet, until cancelled."""
+        parts = self._parts
+        while True:
+            messages = await parts.inbox.reports.take(self._config.max_batch_messages)
+            self.last_report_s = self._clock()
+            opened = open_reports(messages)
+            self._note_refusals(opened.refusals)
+            for status in opened.statuses:
+                parts.fleet.note_status(status)
+            for telemetry in opened.telemetries:
+                parts.fleet.note_telemetry(telemetry)
+            for event in opened.events:
+                parts.fleet.note_event(event)
+
+    async def serve_chunks(self) -> None:
+        """Takes chunks in, until cancelled."""
+        parts = self._parts
+        while True:
+            messages = await parts.inbox.chunks.take(self._config.max_batch_messages)
+            self.last_chunk_s = self._clock()
+            parts.stats.note_bytes(sum(len(message.payload) for message in messages))
+            standard = self._standard()
+            if standard is None:
+                parts.counters["chunks_before_spec"] += len(messages)
+                continue
+            opened = await asyncio.to_thread(
+                open_chunks,
+                messages,
+                standard,
+                parts.journal.decided,
+                max_bytes=self._config.max_message_bytes,
+            )
+            self._note_refusals(opened.refusals)
+            if opened.arrivals:
+                await self._settle(opened.arrivals)
+
+    async def repeat_acks(self) -> None:
+        """Repeats recent acknowledgements, since each travels at QoS 0; until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.ack_repeat_s)
+            since_s = self._clock() - self._config.ack_repeat_window_s
+            self._acknowledge(self._acks.recent(since_s))
+
+    async def _settle(self, arrivals: Sequence[Arrival]) -> None:
+        positions = await self._commit(arrivals)
+        now_s = self._clock()
+        for arrival in arrivals:
+            self._acks.heard(arrival.run, oldest_seq=arrival.oldest_seq, now_s=now_s)
+        self._acknowledge(dict.fromkeys(arrival.run for arrival in arrivals))
+        self._parts.replay.add(self._note_settled(arrivals, positions))
+
+    async def _commit(self, arrivals: Sequence[Arrival]) -> list[int | None]:
+        """Makes decisions durable; while the disk refuses, tries again and nothing is acked."""
+        fleet = self._parts.fleet
+        entries = [arrival.entry for arrival in arrivals]
+        attempt = 0
+        while True:
+            try:
+                positions = await asyncio.to_thread(self._parts.journal.append_many, entries)
+            except JournalError as error:
+                self._parts.counters["journal_failures"] += 1
+                fleet.raise_condition(JOURNAL_FULL, str(error))
+                wait_s = backoff(attempt, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)
+                attempt += 1
+                await asyncio.sleep(wait_s)
+            else:
+                fleet.clear_condition(JOURNAL_FULL)
+                return positions
+
+    def _note_settled(
+        self, arrivals: Sequence[Arrival], positions: Sequence[int | None]
+    ) -> list[Admitted]:
+        parts = self._parts
+        admitted: list[Admitted] = []
+        rejected: Counter[tuple[str, str]] = Counter()
+        details: dict[tuple[str, str], str] = {}
+        for arrival, position in zip(arrivals, positions, strict=True):
+            entry = arrival.entry
+            if position is None:
+                parts.counters["duplicates"] += 1
+                continue
+            parts.fleet.note_chunk(entry.key.device_id)
+            if entry.disposition is Disposition.REJECTED:
+                kind = (entry.key.device_id, entry.reason)
+                rejected[kind] += 1
+                details[kind] = arrival.detail
+            else:
+                parts.counters["accepted_chunks"] += 1
+            if entry.disposition is Disposition.EXPIRED:
+                parts.counters["expired_on_arrival"] += 1
+            if arrival.chunk is None:
+                continue
+            parts.stats.note_chunk(arrival.chunk)
+            if entry.disposition is Disposition.TRAINED:
+                admitted.append(
+                    Admitted(entry.key, position, arrival.chunk, arrival.version_updates)
+                )
+        for (device_id, reason), count in rejected.items():
+            parts.counters[f"rejected_{reason}"] += count
+            parts.fleet.record(
+                device_id,
+                "chunks_rejected",
+                details[device_id, reason],
+                reason=reason,
+                count=str(count),
+            )
+        return admitted
+
+    def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
+        """Counts what could not even be told apart, and says so once for each kind."""
+        kinds: Counter[tuple[str, str]] = Counter()
+        details: dict[tuple[str, str], str] = {}
+        for refusal in refusals:
+            kinds[refusal.device_id, refusal.name] += 1
+            details[refusal.device_id, refusal.name] = refusal.detail
+        for (device_id, name), count in kinds.items():
+            self._parts.counters[name] += count
+            detail = details[device_id, name]
+            self._parts.fleet.record(device_id, name, detail, count=str(count))
+
+    def _acknowledge(self, runs: Sequence[RunKey] | dict[RunKey, None]) -> None:
+        for device_id, payload in self._acks.messages(runs).items():
+            self._publish_ack(device_id, payload)
+            self._parts.counters["acks_sent"] += 1

@@ -1,0 +1,134 @@
+"""The journal's tables and the statements on them."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+
+from cloud_learner.audit import Disposition
+from shoal.errors import JournalError
+from shoal.ranges import Ranges
+
+SCHEMA_VERSION = 1
+
+CODES = {Disposition.TRAINED: 1, Disposition.EXPIRED: 2, Disposition.REJECTED: 3}
+DISPOSITIONS = {code: disposition for disposition, code in CODES.items()}
+
+# One row for each chunk, in the order of arrival. Positions are never used twice.
+# `settled` keeps, for each run, the keys of rows that retention took away, and their sums.
+# `reports` keeps what devices said of their runs, so that the audit outlives a restart.
+TABLES = """
+CREATE TABLE chunks (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    device TEXT NOT NULL,
+    run BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    disposition INTEGER NOT NULL,
+    policy_version INTEGER NOT NULL,
+    transitions INTEGER NOT NULL,
+    episodes INTEGER NOT NULL,
+    body_bytes INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    body BLOB,
+    UNIQUE (device, run, seq)
+);
+CREATE TABLE settled (
+    device TEXT NOT NULL,
+    run BLOB NOT NULL,
+    trained BLOB NOT NULL,
+    expired BLOB NOT NULL,
+    rejected BLOB NOT NULL,
+    transitions INTEGER NOT NULL,
+    episodes INTEGER NOT NULL,
+    body_bytes INTEGER NOT NULL,
+    PRIMARY KEY (device, run)
+) WITHOUT ROWID;
+CREATE TABLE reports (
+    device TEXT NOT NULL,
+    run BLOB NOT NULL,
+    produced INTEGER NOT NULL,
+    spooled BLOB NOT NULL,
+    dropped BLOB NOT NULL,
+    PRIMARY KEY (device, run)
+) WITHOUT ROWID;
+"""
+
+INSERT_CHUNK = """
+INSERT INTO chunks (device, run, seq, disposition, policy_version, transitions, episodes,
+                    body_bytes, reason, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+KEYS = "SELECT device, run, seq, disposition FROM chunks ORDER BY position"
+SETTLED = "SELECT device, run, trained, expired, rejected FROM settled"
+TOTALS = """
+SELECT coalesce(sum(transitions), 0), coalesce(sum(episodes), 0), coalesce(sum(body_bytes), 0)
+FROM (SELECT transitions, episodes, body_bytes FROM chunks
+      UNION ALL SELECT transitions, episodes, body_bytes FROM settled)
+"""
+HELD = "SELECT coalesce(sum(length(body)), 0), count(*) FROM chunks"
+KEY_AT = "SELECT device, run, seq, disposition FROM chunks WHERE position = ?"
+REDISPOSE = "UPDATE chunks SET disposition = ? WHERE position = ?"
+AFTER = """
+SELECT position, device, run, seq, disposition, policy_version, body FROM chunks
+WHERE position > ? AND body IS NOT NULL ORDER BY position LIMIT ?
+"""
+BEFORE = """
+SELECT position, device, run, seq, disposition, policy_version, body FROM chunks
+WHERE position < ? AND body IS NOT NULL ORDER BY position DESC LIMIT ?
+"""
+OLDEST = """
+SELECT position, device, run, seq, disposition, transitions, episodes, body_bytes,
+       coalesce(length(body), 0)
+FROM chunks WHERE position <= ? ORDER BY position LIMIT ?
+"""
+DELETE_CHUNK = "DELETE FROM chunks WHERE position = ?"
+SETTLED_OF = """
+SELECT trained, expired, rejected, transitions, episodes, body_bytes FROM settled
+WHERE device = ? AND run = ?
+"""
+PUT_SETTLED = """
+INSERT OR REPLACE INTO settled (device, run, trained, expired, rejected, transitions, episodes,
+                                body_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+REPORTS = "SELECT device, run, produced, spooled, dropped FROM reports"
+PUT_REPORT = """
+INSERT OR REPLACE INTO reports (device, run, produced, spooled, dropped) VALUES (?, ?, ?, ?, ?)
+"""
+
+_SPAN = struct.Struct("<QQ")
+
+
+def pack(ranges: Ranges) -> bytes:
+    """A set of sequence numbers as bytes."""
+    return b"".join(_SPAN.pack(start, stop) for start, stop in ranges.spans)
+
+
+def unpack(data: bytes) -> Ranges:
+    """The set that ``pack`` wrote.
+
+    Raises:
+        JournalError: the bytes are damaged.
+    """
+    if len(data) % _SPAN.size:
+        raise JournalError("the journal holds a damaged set of sequence numbers; restore a backup")
+    return Ranges.from_spans(_SPAN.iter_unpack(data))
+
+
+def prepare(connection: sqlite3.Connection, where: str) -> None:
+    """Makes the tables in a new file, or checks that they are ours.
+
+    Raises:
+        JournalError: the file was written by a newer program.
+        sqlite3.Error: the file is not a database, or cannot be written.
+    """
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    elif version != SCHEMA_VERSION:
+        raise JournalError(
+            f"{where} has schema {version}, this program knows {SCHEMA_VERSION}; "
+            "update it, or use another state_dir"
+        )

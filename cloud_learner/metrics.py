@@ -1,0 +1,149 @@
+"""TensorBoard: one event a batch, on the axis of environment steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud_learner.learner import StepMetrics
+from shoal.v1 import fleet_pb2
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto
+
+FLUSH_S: Final = 5
+LAG_BUCKETS: Final = 16
+_TAGS: Final[Mapping[str, str]] = {
+    "policy_loss": "loss/policy",
+    "value_loss": "loss/value",
+    "entropy": "policy/entropy",
+    "kl": "policy/kl",
+    "clip_fraction": "policy/clip_fraction",
+    "explained_variance": "value/explained_variance",
+    "value_mean": "value/mean",
+    "value_target_mean": "value/target_mean",
+    "advantage_std": "value/advantage_std",
+    "importance_mean": "importance/mean",
+    "importance_truncated": "importance/truncated",
+    "kl_staleness": "gap/kl_staleness",
+    "gradient_norm": "optimiser/gradient_norm",
+    "learning_rate": "optimiser/learning_rate",
+    "skipped": "optimiser/skipped",
+    "lag_mean": "lag/mean",
+    "lag_max": "lag/max",
+    "step_ms": "throughput/step_ms",
+    "transitions_per_s": "throughput/learner_transitions_per_s",
+}
+
+
+class _Writer(Protocol):
+    """What is needed of TensorBoard's event writer."""
+
+    def add_event(self, event: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Metrics:
+    """Writes what TensorBoard shows; nothing at all when it is not enabled.
+
+    >>> with Metrics(directory, enabled=True) as metrics:
+    ...     metrics.write(learner.step(batch), stats.to_pb(), batch.lags)
+    """
+
+    def __init__(
+        self, directory: Path, *, enabled: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Opens an event file, if enabled.
+
+        Args:
+            directory: Where event files go; made if need be.
+            enabled: Whether to write.
+            clock: Wall clock, for people only.
+        """
+        self._clock = clock
+        self._writer: _Writer | None = _open(directory) if enabled else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def write(
+        self, step: StepMetrics, training: fleet_pb2.Training, lags: NDArray[np.int64]
+    ) -> None:
+        """Writes one event.
+
+        Args:
+            step: What the learner's step said; names without a tag of their own go to `algorithm/`.
+            training: The state of training; its `env_steps` are the axis.
+            lags: `[B]` optimiser updates, of the batch.
+        """
+        if self._writer is None:
+            return
+        from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - a second to import
+        from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - the same
+
+        scalars = scalars_of(step, training)
+        values = [Summary.Value(tag=tag, simple_value=scalars[tag]) for tag in sorted(scalars)]
+        if lags.size:
+            values.append(Summary.Value(tag="lag/histogram", histo=_histogram(lags)))
+        self._writer.add_event(
+            Event(wall_time=self._clock(), step=training.env_steps, summary=Summary(value=values))
+        )
+
+
+def scalars_of(step: StepMetrics, training: fleet_pb2.Training) -> dict[str, float]:
+    """Every scalar by its TensorBoard tag; means over no episodes yet are left out."""
+    scalars = {_TAGS.get(name, f"algorithm/{name}"): value for name, value in step.values.items()}
+    scalars |= {
+        "gap/kl_quantization": training.kl_quantization,
+        "throughput/env_steps_per_s": training.steps_per_s,
+        "throughput/bytes_up": float(training.bytes_up),
+        "fleet/episodes": float(training.episodes),
+        "fleet/policy_version": float(training.policy_version),
+        "fleet/replay_steps": float(training.replay_steps),
+        "optimiser/updates": float(step.updates),
+    }
+    if training.return_window:
+        scalars["return/mean_100"] = training.return_mean
+        scalars["return/length_mean_100"] = training.length_mean
+    return scalars
+
+
+def _histogram(lags: NDArray[np.int64]) -> HistogramProto:
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto  # noqa: PLC0415 - as above
+
+    counts, edges = np.histogram(lags, bins=LAG_BUCKETS)
+    return HistogramProto(
+        min=float(lags.min()),
+        max=float(lags.max()),
+        num=float(lags.size),
+        sum=float(lags.sum()),
+        sum_squares=float(np.square(lags.astype(np.float64)).sum()),
+        bucket_limit=edges[1:].tolist(),
+        bucket=counts.astype(np.float64).tolist(),
+    )
+
+
+def _open(directory: Path) -> _Writer:
+    from tensorboard.summary.writer.event_file_writer import (  # noqa: PLC0415 - a second to import
+        EventFileWriter,
+    )
+
+    writer: _Writer = EventFileWriter(str(directory), flush_secs=FLUSH_S)
+    return writer

@@ -1,0 +1,292 @@
+"""Pushes policy versions to devices. Holds no training state: the policy log is the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
+from cloud_learner.policy_log import PolicyLog
+from cloud_learner.published import Published
+from cloud_learner.traffic import Traffic, TrafficMeter
+from shoal.errors import ConfigError
+from shoal.logs import get_logger
+from shoal.policy import split
+from shoal.topics import check_device_id
+from shoal.v1 import parameter_server_pb2 as pb
+from shoal.v1 import parameter_server_pb2_grpc as rpc
+
+DIGEST_BYTES = 32
+"""A sha256."""
+MAX_WATCHES_PER_DEVICE = 4
+"""A device needs one. A reconnecting device may leave dead ones behind: the oldest is ended."""
+MAX_STUCK_WATCHES_PER_DEVICE = 16
+"""A watch whose connection is stuck ends only with it; with so many open, a new one is refused."""
+OPERATORS = frozenset({"operator", "learner"})
+"""Who may read policies besides devices."""
+
+_log = get_logger("parameter_server")
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """The newest policy, cut into messages once for all watchers."""
+
+    version: int
+    digest: bytes
+    fp32_bytes: int
+    parts: tuple[pb.Part, ...]
+
+
+class _Watcher:
+    """One open watch: `wake` is set when it has to look again."""
+
+    __slots__ = ("ended", "wake")
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.ended = ""
+
+    def end(self, why: str) -> None:
+        self.ended = why
+        self.wake.set()
+
+
+class ParameterServer(rpc.ParameterServerServicer):
+    """Serves `shoal.v1.ParameterServer`.
+
+    Watching is level-triggered: there is one newest policy and no queue, so a watcher that was
+    away or slow gets the newest next and none in between, and costs no memory meanwhile.
+    Everything here runs on the event loop of the server.
+
+        server = ParameterServer(policy_log, fleet="reef")
+        server.announce(await asyncio.to_thread(policy_log.publish, ...))
+    """
+
+    def __init__(self, policy_log: PolicyLog, *, fleet: str) -> None:
+        """Offers the newest version of the log from the start.
+
+        Args:
+            policy_log: Where versions and graphs come from.
+            fleet: The fleet served.
+
+        Raises:
+            PolicyLogError: The log cannot be read.
+        """
+        self._log = policy_log
+        self._fleet = fleet
+        newest = policy_log.newest()
+        self._offer = None if newest is None else _cut(newest)
+        self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
+        self._meter = TrafficMeter()
+        self._stopping = False
+
+    # ------------------------------------------------------------------------------ for the app
+
+    def announce(self, published: Published) -> None:
+        """Offers a version to every watcher; one that is not newer than the offer is ignored."""
+        if self._offer is not None and published.version <= self._offer.version:
+            return
+        self._offer = _cut(published)
+        self._wake_all()
+
+    @property
+    def offered_version(self) -> int:
+        """The version being offered; 0 before the first."""
+        return 0 if self._offer is None else self._offer.version
+
+    @property
+    def watchers(self) -> int:
+        """How many watches are open."""
+        return sum(map(len, self._watchers.values()))
+
+    def traffic(self, device_id: str) -> Traffic:
+        """What was sent to one device since the learner started."""
+        return self._meter.of(device_id)
+
+    def total_traffic(self) -> Traffic:
+        """What was sent to all callers since the learner started."""
+        return self._meter.total()
+
+    # --------------------------------------------------------------------------- for the server
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the calls."""
+        rpc.add_ParameterServerServicer_to_server(self, server)
+
+    def stop_streams(self) -> None:
+        """Ends every watch with UNAVAILABLE, so that devices connect again later."""
+        self._stopping = True
+        self._wake_all()
+
+    # -------------------------------------------------------------------------------- the calls
+
+    async def Watch(  # noqa: N802 - the name in the proto
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """Sends the newest policy whenever it is newer than what the device has."""
+        device_id = await self._require_device(request, context)
+        await require_fleet(context, request.fleet, self._fleet)
+        if len(self._watchers.get(device_id, ())) >= MAX_STUCK_WATCHES_PER_DEVICE:
+            await refuse(
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{device_id} has {MAX_STUCK_WATCHES_PER_DEVICE} watches open: close them, or "
+                "wait until their connections time out",
+            )
+        self._report_divergence(request)
+        have = request.have_version
+        with self._watching(device_id) as watcher:
+            while True:
+                watcher.wake.clear()
+                if self._stopping:
+                    await context.abort(
+                        grpc.StatusCode.UNAVAILABLE, "the parameter server is stopping: come back"
+                    )
+                if watcher.ended:
+                    await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, watcher.ended)
+                offer = self._offer
+                if offer is None or offer.version <= have:
+                    await watcher.wake.wait()
+                    continue
+                # Sending waits for the transport, so a slow device holds back only itself.
+                for part in offer.parts:
+                    yield part
+                    self._meter.count(device_id, len(part.data))
+                self._meter.count_refresh(device_id, offer.fp32_bytes)
+                have = offer.version
+
+    async def GetGraph(  # noqa: N802 - the name in the proto
+        self, request: pb.GetGraphRequest, context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """Sends a graph by its sha256."""
+        name = await self._require_member(context)
+        await require_fleet(context, request.fleet, self._fleet)
+        if len(request.digest) != DIGEST_BYTES:
+            await refuse(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"digest has {len(request.digest)} bytes: send the {DIGEST_BYTES} of a sha256",
+            )
+        graph = await asyncio.to_thread(self._log.graph, request.digest)
+        if graph is None:
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                f"no policy kept here uses graph {request.digest.hex()}: {self._what_is_newest()}; "
+                "watch again and take the graph its manifest names",
+            )
+        for part in _parts(graph, version=0):
+            yield part
+            self._meter.count(name, len(part.data))
+
+    async def GetPolicy(  # noqa: N802 - the name in the proto
+        self, request: pb.GetPolicyRequest, context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """Sends one version, or the newest for version 0."""
+        name = await self._require_member(context)
+        await require_fleet(context, request.fleet, self._fleet)
+        version = request.version or self.offered_version
+        published = await asyncio.to_thread(self._log.get, version)
+        if published is None:
+            kept = [info.manifest.version for info in self._log.list()]
+            there = f"kept are {kept[-1]} to {kept[0]}" if kept else "none is published yet"
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                f"policy version {version} is not here: {there}; ask for 0 to get the newest",
+            )
+        for part in _parts(published.bundle, version=published.version):
+            yield part
+            self._meter.count(name, len(part.data))
+        self._meter.count_refresh(name, published.fp32_bytes)
+
+    # --------------------------------------------------------------------------------- the rules
+
+    async def _require_device(self, request: pb.WatchRequest, context: Context) -> str:
+        name = peer_name(context)
+        if request.device_id != name:
+            await refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate is of {name!r}, the call says {request.device_id[:80]!r}: a "
+                "device watches under its own name",
+            )
+        return await self._require_member(context, operators=frozenset())
+
+    async def _require_member(
+        self, context: Context, *, operators: frozenset[str] = OPERATORS
+    ) -> str:
+        name = peer_name(context)
+        if name not in operators:
+            try:
+                check_device_id(name)
+            except ConfigError as error:
+                await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
+        return name
+
+    def _report_divergence(self, request: pb.WatchRequest) -> None:
+        """Says so when a device holds what this log never published."""
+        offer = self._offer
+        have = request.have_version
+        newest = self._log.highest_version
+        ahead = have > newest
+        differs = (
+            offer is not None and have == offer.version and request.have_digest != offer.digest
+        )
+        if ahead or differs:
+            _log.warning(
+                "device_diverged",
+                device_id=request.device_id,
+                policy_version=have,
+                newest_version=newest,
+                problem="the device has a version this log never published: was the learner's "
+                "state_dir lost or replaced? The device accepts only versions above its own",
+            )
+
+    def _what_is_newest(self) -> str:
+        infos = self._log.list()
+        if not infos:
+            return "no policy is published yet"
+        manifest = infos[0].manifest
+        return f"the newest policy, version {manifest.version}, uses {manifest.graph_digest.hex()}"
+
+    def _wake_all(self) -> None:
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.wake.set()
+
+    @contextlib.contextmanager
+    def _watching(self, device_id: str) -> Iterator[_Watcher]:
+        mine = self._watchers.setdefault(device_id, [])
+        for old in mine[: max(0, len(mine) + 1 - MAX_WATCHES_PER_DEVICE)]:
+            old.end(f"{device_id} has opened {MAX_WATCHES_PER_DEVICE} newer watches")
+        watcher = _Watcher()
+        mine.append(watcher)
+        try:
+            yield watcher
+        finally:
+            mine.remove(watcher)
+            if not mine:
+                del self._watchers[device_id]
+
+
+def _cut(published: Published) -> _Offer:
+    return _Offer(
+        version=published.version,
+        digest=published.digest,
+        fp32_bytes=published.fp32_bytes,
+        parts=tuple(_parts(published.bundle, version=published.version)),
+    )
+
+
+def _parts(data: bytes, *, version: int) -> Iterator[pb.Part]:
+    for part in split(data):
+        yield pb.Part(
+            version=version, total_bytes=part.total_bytes, offset=part.offset, data=part.data
+        )

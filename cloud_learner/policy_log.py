@@ -1,0 +1,362 @@
+"""The append-only, signed record of every policy version: the only source of what devices run.
+
+    versions/00000007.bundle   manifest, signature, tensors and golden vectors of version 7
+    graphs/<sha256>.onnx       the weightless graphs those versions name
+    updates.log                optimiser updates by version, also of versions already pruned
+    lock                       held while a process has the log open
+
+A version is published when its file has been renamed into place and the directory synced. What a
+crash leaves before that is a temporary file or nothing, so a number is seen by others only once it
+is durable, and a number that was seen is never given out again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
+from cloud_learner.published import (
+    Circumstances,
+    Published,
+    QuantizedPolicy,
+    read_policy,
+    sign_policy,
+)
+from cloud_learner.version_index import VersionIndex
+from shoal.errors import PolicyLogError, PolicyRejected, WireError
+from shoal.logs import get_logger
+from shoal.policy import MAX_GRAPH_BYTES, Manifest, sha256
+
+MAX_VERSION = 2**62 - 1
+"""The highest version that a manifest may carry."""
+DEFAULT_KEPT = 64
+"""Versions whose tensors stay on disk when nothing else is asked for."""
+
+_BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
+_log = get_logger("policy_log")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """One version kept in the log.
+
+    Attributes:
+        manifest: What was signed; its `digest` names the policy.
+        bundle_bytes: Size of what a device downloads.
+    """
+
+    manifest: Manifest
+    bundle_bytes: int
+
+
+class PolicyLog:
+    """Publishes policy versions durably and reads them back proven.
+
+    Thread-safe; one process at a time. Damaged entries are skipped, with a line in the log, and
+    their numbers stay used.
+
+        with PolicyLog(state_dir / "policies", signing_key, "reef") as log:
+            published = log.publish(quantized, graph=graph, updates=16, spec_fingerprint=...)
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        signing_key: Ed25519PrivateKey,
+        fleet: str,
+        *,
+        keep: int = DEFAULT_KEPT,
+        after_version: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Opens or creates the log, and verifies what is there.
+
+        Args:
+            directory: Where the log lives; made when absent.
+            signing_key: Signs every manifest; devices hold its public half.
+            fleet: The fleet the policies are for.
+            keep: Versions whose tensors stay on disk, the newest always among them.
+            after_version: New versions are higher than this one too, such as the version counter
+                of a checkpoint: it protects a fleet whose log was lost.
+            clock: Wall clock in seconds, for people only.
+
+        Raises:
+            PolicyLogError: The log cannot be read or written, is in use, or is another fleet's.
+        """
+        self._directory = directory
+        self._versions = directory / "versions"
+        self._graphs = directory / "graphs"
+        self._key = signing_key
+        self._fleet = fleet
+        self._keep = max(1, keep)
+        self._clock = clock
+        self._publishing = threading.Lock()
+        with _disk_errors(directory), ExitStack() as on_failure:
+            for path in (directory, self._versions, self._graphs):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = _take_lock(directory)
+            on_failure.callback(os.close, self._lock)
+            leftovers = sum(map(remove_leftovers, (directory, self._versions, self._graphs)))
+            if leftovers:
+                _log.warning("policy_write_interrupted", leftovers=leftovers)
+            self._index = VersionIndex.load(directory / "updates.log")
+            found = sorted(self._versions_on_disk())
+            self._entries: Mapping[int, PolicyInfo] = {}
+            self._prune(self._load(found))
+            # A process may have died between renaming a version into place and syncing: from here
+            # on it is offered to devices, so it has to survive a power cut.
+            for path in (self._versions, self._graphs, directory, directory.parent):
+                sync_directory(path)
+            on_failure.pop_all()
+        self._highest = max(after_version, self._index.highest, *found, 0)
+
+    def __enter__(self) -> Self:
+        """Returns the open log."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Gives the log up, so that another process may open it."""
+        self.close()
+
+    def close(self) -> None:
+        """Gives the log up; closing twice is harmless. Reading goes on working."""
+        with self._publishing:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    # -------------------------------------------------------------------------------- publishing
+
+    def publish(
+        self,
+        quantized: QuantizedPolicy,
+        *,
+        graph: bytes,
+        updates: int,
+        spec_fingerprint: bytes,
+        reason: str = "publish",
+    ) -> Published:
+        """Signs a quantized policy and makes it durable under the next version.
+
+        When this returns, the version survives a crash and a power cut. When it raises, the
+        version is not offered to anybody and its number is not used again.
+
+        Args:
+            quantized: Tensors, golden vectors and how they came to be.
+            graph: The weightless ONNX graph of the tensors.
+            updates: Optimiser updates of the weights; never fewer than the newest version's.
+            spec_fingerprint: Of the spaces the policy acts in, 32 bytes.
+            reason: Why it was published: `publish`, `resume`, `rollback`.
+
+        Raises:
+            PolicyLogError: It is too large, `updates` went backwards, or the disk refused.
+        """
+        with self._publishing, _disk_errors(self._directory):
+            self._check(graph, updates)
+            self._highest += 1  # used up, whatever happens below
+            circumstances = Circumstances(
+                fleet=self._fleet,
+                version=self._highest,
+                updates=updates,
+                spec_fingerprint=spec_fingerprint,
+                created_unix_ms=int(self._clock() * 1000),
+                reason=reason,
+            )
+            published = sign_policy(quantized, graph, circumstances, self._key)
+            self._write_graph(published.manifest.graph_digest, graph)
+            write_durably(self._bundle_path(published.version), published.bundle)
+            self._index.append(published.version, updates)
+            info = PolicyInfo(published.manifest, len(published.bundle))
+            self._prune({**self._entries, published.version: info})
+        _log.info(
+            "policy_published",
+            policy_version=published.version,
+            updates=updates,
+            precision=quantized.precision,
+            bundle_bytes=info.bundle_bytes,
+            reason=reason,
+        )
+        return published
+
+    def _check(self, graph: bytes, updates: int) -> None:
+        if self._lock < 0:
+            raise PolicyLogError(f"{self._directory}: the policy log is closed")
+        if self._highest >= MAX_VERSION:
+            raise PolicyLogError(f"{self._directory}: there is no version above {MAX_VERSION}")
+        if len(graph) > MAX_GRAPH_BYTES:
+            raise PolicyLogError(
+                f"the policy graph has {len(graph)} bytes, devices accept {MAX_GRAPH_BYTES}: mark "
+                "its initializers external"
+            )
+        if not self._entries:
+            return
+        newest = self._entries[max(self._entries)].manifest
+        if updates < newest.updates:
+            raise PolicyLogError(
+                f"{self._directory}: version {newest.version} has {newest.updates} optimiser "
+                f"updates, the next cannot have {updates}, or lag would be wrong: resume counting "
+                "from the higher of checkpoint and log"
+            )
+
+    def _write_graph(self, digest: bytes, graph: bytes) -> None:
+        path = self._graph_path(digest)
+        if not path.exists() or path.read_bytes() != graph:
+            write_durably(path, graph)
+
+    def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
+        """Keeps the newest versions; a file that cannot be deleted costs space, nothing else."""
+        kept = {version: entries[version] for version in sorted(entries)[-self._keep :]}
+        graphs = {info.manifest.graph_digest.hex() for info in kept.values()}
+        self._entries = kept
+        try:
+            for version in list(self._versions_on_disk()):
+                # Old, or damaged and superseded. Damage above the newest keeps its number used.
+                if version not in kept and version < max(kept, default=0):
+                    self._bundle_path(version).unlink(missing_ok=True)
+            for path in list(self._graphs.glob("*.onnx")):
+                if kept and path.stem not in graphs:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("policy_prune_failed", directory=str(self._directory), problem=str(error))
+
+    # ----------------------------------------------------------------------------------- reading
+
+    def newest(self) -> Published | None:
+        """The newest valid version, read from disk and proven; None when there is none yet.
+
+        Raises:
+            PolicyLogError: The disk cannot be read.
+        """
+        found = (self.get(info.manifest.version) for info in self.list())
+        return next((published for published in found if published is not None), None)
+
+    def get(self, version: int) -> Published | None:
+        """One version, read from disk and proven; None when it is not kept or is damaged.
+
+        Raises:
+            PolicyLogError: The disk cannot be read.
+        """
+        if version not in self._entries:
+            return None
+        with _disk_errors(self._directory):
+            return self._read(version)
+
+    def graph(self, digest: bytes) -> bytes | None:
+        """A graph by its sha256, proven; None when no kept version uses it or it is damaged.
+
+        Raises:
+            PolicyLogError: The disk cannot be read.
+        """
+        if all(info.manifest.graph_digest != digest for info in self._entries.values()):
+            return None
+        with _disk_errors(self._directory):
+            return self._read_graph(digest)
+
+    def list(self) -> tuple[PolicyInfo, ...]:
+        """The versions kept, newest first."""
+        entries = self._entries
+        return tuple(entries[version] for version in sorted(entries, reverse=True))
+
+    def updates_of(self, version: int) -> int | None:
+        """Optimiser updates at the publication of a version, pruned or not; None: unknown."""
+        return self._index.updates_of(version)
+
+    @property
+    def highest_version(self) -> int:
+        """The highest number given out so far; 0 for none. The next is higher."""
+        return self._highest
+
+    # ---------------------------------------------------------------------------------- the disk
+
+    def _load(self, versions: Sequence[int]) -> dict[int, PolicyInfo]:
+        entries: dict[int, PolicyInfo] = {}
+        for version in versions:
+            published = self._read(version)
+            if published is None:
+                continue
+            manifest = published.manifest
+            if manifest.fleet != self._fleet:
+                raise PolicyLogError(
+                    f"{self._bundle_path(version)}: a policy of fleet {manifest.fleet!r}, this "
+                    f"learner is of {self._fleet!r}: set `fleet` right or use another state_dir"
+                )
+            entries[version] = PolicyInfo(manifest, len(published.bundle))
+            self._index.append(version, manifest.updates)
+        return entries
+
+    def _read(self, version: int) -> Published | None:
+        path = self._bundle_path(version)
+        try:
+            published = read_policy(path.read_bytes(), self._key.public_key(), version)
+        except FileNotFoundError:
+            return None  # pruned meanwhile
+        except (WireError, PolicyRejected) as error:
+            _log.error("policy_skipped", policy_version=version, path=str(path), problem=str(error))
+            return None
+        if self._read_graph(published.manifest.graph_digest) is None:
+            _log.error("policy_skipped", policy_version=version, path=str(path), problem="no graph")
+            return None
+        return published
+
+    def _read_graph(self, digest: bytes) -> bytes | None:
+        path = self._graph_path(digest)
+        try:
+            graph = path.read_bytes()
+        except FileNotFoundError:
+            graph = b""
+        if sha256(graph) == digest:
+            return graph
+        _log.error("graph_damaged", path=str(path), problem="missing, or not what was signed")
+        return None
+
+    def _versions_on_disk(self) -> Iterator[int]:
+        for path in self._versions.iterdir():
+            if match := _BUNDLE_NAME.fullmatch(path.name):
+                yield int(match[1])
+
+    def _bundle_path(self, version: int) -> Path:
+        return self._versions / f"{version:08d}.bundle"
+
+    def _graph_path(self, digest: bytes) -> Path:
+        return self._graphs / f"{digest.hex()}.onnx"
+
+
+def _take_lock(directory: Path) -> int:
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise PolicyLogError(
+            f"{directory}: another learner has this policy log open: stop it, or use another "
+            "state_dir"
+        ) from None
+    return descriptor
+
+
+@contextmanager
+def _disk_errors(directory: Path) -> Iterator[None]:
+    """Names the log in whatever the disk complains about."""
+    try:
+        yield
+    except OSError as error:
+        raise PolicyLogError(
+            f"{directory}: {error.strerror or error}: check the disk's free space and permissions"
+        ) from error

@@ -1,0 +1,174 @@
+"""A published policy version as a value: how one is signed, and how one is read back and proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from shoal.errors import PolicyLogError, PolicyRejected
+from shoal.policy import (
+    MAX_BUNDLE_BYTES,
+    SIGNING_CONTEXT,
+    Bundle,
+    Golden,
+    Manifest,
+    check_digests,
+    decode_bundle,
+    decode_manifest,
+    encode_bundle,
+    encode_golden,
+    encode_manifest,
+    sha256,
+)
+from shoal.tensors import Array, decode_tensors, encode_tensors
+
+FP32_BYTES = 4
+DERIVED = frozenset({"scale", "zero", "zero_point", "gain", "std", "offset"})
+"""Last parts of the names of tensors that fp32 weights would not bring along."""
+
+
+class QuantizedPolicy(Protocol):
+    """What is published; `cloud_learner.quantize.Quantized` is one.
+
+    It is a protocol so that the parameter server's side of the house never imports torch.
+    """
+
+    @property
+    def precision(self) -> str:
+        """`int8`, `int8_fp32_head` or `fp32`."""
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """Every initializer of the graph, by name."""
+
+    @property
+    def golden(self) -> Golden:
+        """Inputs, and the exact outputs a device must reproduce."""
+
+    @property
+    def kl_quantization(self) -> float:
+        """KL(fp32 || as published), in nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a manifest says beside the policy itself.
+
+    Attributes:
+        fleet: The fleet it is for.
+        version: Its number; versions only increase.
+        updates: Optimiser updates of the weights.
+        spec_fingerprint: Of the spaces it acts in, 32 bytes.
+        created_unix_ms: The learner's wall clock, for people only.
+        reason: Why it was published: `publish`, `resume`, `rollback`.
+    """
+
+    fleet: str
+    version: int
+    updates: int
+    spec_fingerprint: bytes
+    created_unix_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A signed version, as devices receive it.
+
+    Attributes:
+        manifest: What was signed.
+        bundle: The serialized `shoal.policy.Bundle`, ready to be sent in parts.
+        fp32_bytes: Size of the same weights as fp32, for comparison.
+    """
+
+    manifest: Manifest
+    bundle: bytes
+    fp32_bytes: int
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return self.manifest.version
+
+    @property
+    def digest(self) -> bytes:
+        """Names graph and tensors together; a device reports it for what it loaded."""
+        return self.manifest.digest
+
+
+def sign_policy(
+    quantized: QuantizedPolicy,
+    graph: bytes,
+    circumstances: Circumstances,
+    key: Ed25519PrivateKey,
+) -> Published:
+    """Makes the bundle of a version: manifest, signature, tensors and golden vectors.
+
+    Raises:
+        PolicyLogError: The bundle is larger than a device accepts.
+    """
+    tensors = encode_tensors(quantized.tensors)
+    golden = encode_golden(quantized.golden)
+    manifest = Manifest(
+        fleet=circumstances.fleet,
+        version=circumstances.version,
+        updates=circumstances.updates,
+        graph_digest=sha256(graph),
+        graph_bytes=len(graph),
+        tensors_digest=sha256(tensors),
+        tensors_bytes=len(tensors),
+        golden_digest=sha256(golden),
+        spec_fingerprint=circumstances.spec_fingerprint,
+        precision=quantized.precision,
+        created_unix_ms=circumstances.created_unix_ms,
+        kl_quantization=quantized.kl_quantization,
+        reason=circumstances.reason,
+    )
+    signed = encode_manifest(manifest)
+    bundle = encode_bundle(Bundle(signed, key.sign(SIGNING_CONTEXT + signed), tensors, golden))
+    if len(bundle) > MAX_BUNDLE_BYTES:
+        raise PolicyLogError(
+            f"policy version {circumstances.version} has {len(bundle)} bytes, devices accept "
+            f"{MAX_BUNDLE_BYTES}: use a smaller model"
+        )
+    return Published(manifest, bundle, fp32_bytes(quantized.tensors))
+
+
+def read_policy(data: bytes, key: Ed25519PublicKey, version: int) -> Published:
+    """Reads a bundle back and proves it: signature, digests, and that it is the version asked for.
+
+    Raises:
+        WireError: The bytes are malformed.
+        PolicyRejected: With the reason `signature`, `digest` or `version`.
+    """
+    bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
+    manifest = decode_manifest(bundle.manifest)
+    try:
+        key.verify(bundle.signature, SIGNING_CONTEXT + bundle.manifest)
+    except InvalidSignature:
+        raise PolicyRejected(
+            "signature", f"policy {version}: the signature is not of this fleet's policy key"
+        ) from None
+    check_digests(manifest, bundle)
+    if manifest.version != version:
+        raise PolicyRejected(
+            "version", f"policy {version}: its manifest says version {manifest.version}"
+        )
+    return Published(manifest, data, fp32_bytes(decode_tensors(bundle.tensors)))
+
+
+def fp32_bytes(tensors: Mapping[str, Array]) -> int:
+    """Bytes of the same weights as fp32: four for each weight and bias, none for the rest.
+
+    Weights and biases are the tensors with axes whose name (`weight.0.scale`) does not end in a
+    part of `DERIVED`.
+    """
+    return sum(
+        FP32_BYTES * array.size
+        for name, array in tensors.items()
+        if array.ndim and name.rpartition(".")[2] not in DERIVED
+    )

@@ -1,0 +1,155 @@
+"""The state of training: returns, steps, lag, throughput."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.trajectory import Chunk, Episode
+from shoal.v1 import fleet_pb2 as pb
+
+RETURN_WINDOW: Final = 100
+LAG_WINDOW: Final = 2048
+RATE_WINDOW_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the journal already held when the learner started."""
+
+    env_steps: int = 0
+    episodes: int = 0
+    bytes_up: int = 0
+
+
+class TrainingStats:
+    """Folds chunks, steps and publications; `training` is the whole state.
+
+    stats = TrainingStats()
+    stats.note_chunk(chunk)
+    stats.return_mean      # of the last 100 episodes; NaN before the first
+    """
+
+    def __init__(
+        self, progress: Progress | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        before = progress if progress is not None else Progress()
+        self._clock = clock
+        self._started_s = clock()
+        self._env_steps = before.env_steps
+        self._episodes = before.episodes
+        self._bytes_up = before.bytes_up
+        self._window: deque[Episode] = deque(maxlen=RETURN_WINDOW)
+        self._lags: deque[int] = deque(maxlen=LAG_WINDOW)
+        self._rate: deque[tuple[float, int]] = deque([(self._started_s, self._env_steps)])
+        self._values: Mapping[str, float] = {}
+        self._updates = 0
+        self._version = 0
+        self._precision = ""
+        self._kl_quantization = 0.0
+
+    @property
+    def env_steps(self) -> int:
+        """Transitions of accepted chunks."""
+        return self._env_steps
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that ended in accepted chunks."""
+        return self._episodes
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of the last episodes; NaN before the first."""
+        return _mean([episode.total_return for episode in self._window])
+
+    @property
+    def length_mean(self) -> float:
+        """Mean length of the last episodes, in environment steps; NaN before the first."""
+        return _mean([float(episode.length) for episode in self._window])
+
+    @property
+    def window(self) -> tuple[Episode, ...]:
+        """The last episodes, oldest first."""
+        return tuple(self._window)
+
+    def note_bytes(self, count: int) -> None:
+        """Counts trajectory payload bytes received."""
+        self._bytes_up += count
+
+    def note_chunk(self, chunk: Chunk) -> None:
+        """Counts an accepted chunk, once."""
+        self._env_steps += chunk.transitions
+        self._episodes += len(chunk.episodes)
+        self._window.extend(chunk.episodes)
+        now_s = self._clock()
+        self._rate.append((now_s, self._env_steps))
+        while len(self._rate) > 2 and now_s - self._rate[1][0] > RATE_WINDOW_S:  # noqa: PLR2004 - ends
+            self._rate.popleft()
+
+    def restore_window(self, episodes: tuple[Episode, ...]) -> None:
+        """Puts back the last episodes of an earlier run, oldest first."""
+        self._window.clear()
+        self._window.extend(episodes)
+
+    def note_step(
+        self, values: Mapping[str, float], *, updates: int, lags: NDArray[np.int64]
+    ) -> None:
+        """Notes what a step of the learner said, and the lags [B] it trained from."""
+        self._values = values
+        self._updates = updates
+        self._lags.extend(int(lag) for lag in lags)
+
+    def note_updates(self, updates: int) -> None:
+        """Notes where the learner starts."""
+        self._updates = updates
+
+    def note_published(self, version: int, *, precision: str, kl_quantization: float) -> None:
+        """Notes what is published now."""
+        self._version = version
+        self._precision = precision
+        self._kl_quantization = kl_quantization
+
+    def steps_per_s(self) -> float:
+        """Transitions a second over the last seconds."""
+        (began_s, before), now_s = self._rate[0], self._clock()
+        if now_s - began_s > 2 * RATE_WINDOW_S and len(self._rate) > 1:
+            began_s, before = self._rate[-1][0], self._env_steps
+        elapsed_s = now_s - began_s
+        return (self._env_steps - before) / elapsed_s if elapsed_s > 0 else 0.0
+
+    def to_pb(self) -> pb.Training:
+        """As a message, without what others know: audit, devices, replay, bytes down."""
+        lags = np.fromiter(self._lags, dtype=np.int64) if self._lags else np.zeros(1, np.int64)
+        return pb.Training(
+            env_steps=self._env_steps,
+            episodes=self._episodes,
+            return_mean=self.return_mean,
+            return_window=len(self._window),
+            length_mean=self.length_mean,
+            updates=self._updates,
+            policy_version=self._version,
+            lag_p50=float(np.percentile(lags, 50)),
+            lag_p99=float(np.percentile(lags, 99)),
+            lag_max=float(lags.max()),
+            precision=self._precision,
+            kl_quantization=self._kl_quantization,
+            kl_staleness=self._values.get("kl_staleness", 0.0),
+            bytes_up=self._bytes_up,
+            uptime_s=self._clock() - self._started_s,
+            steps_per_s=self.steps_per_s(),
+            entropy=self._values.get("entropy", 0.0),
+            value_loss=self._values.get("value_loss", 0.0),
+            policy_loss=self._values.get("policy_loss", 0.0),
+            explained_variance=self._values.get("explained_variance", 0.0),
+        )
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")

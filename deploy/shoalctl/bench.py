@@ -1,0 +1,61 @@
+"""`shoal bench`: runs the measurements that lie in a checkout, beside its tests."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.errors import ConfigError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+bench_app = typer.Typer()
+
+
+@bench_app.command(
+    # Whatever follows the name, `--help` too, is the measurement's own.
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
+)
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Which measurement, e.g. learn or actor.")],
+) -> None:
+    """Measure Shoal beside its peers, in one run on this machine.
+
+    What follows the name goes to the measurement: `shoal bench learn --help` explains it.
+    """
+    code = run_bench(CHECKOUT / "tests" / "bench", name, context.args)
+    raise typer.Exit(code)
+
+
+def run_bench(directory: Path, name: str, arguments: list[str]) -> int:
+    """Runs one measurement in a process of its own.
+
+    Args:
+        directory: Where the measurements lie.
+        name: Of the file, without `.py`.
+        arguments: For the measurement.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        ConfigError: There is no such measurement, or no checkout.
+    """
+    known = sorted(path.stem for path in directory.glob("*.py") if _is_measurement(path))
+    if not known:
+        raise ConfigError(
+            f"no measurements in {directory}: `shoal bench` runs from a checkout of Shoal, with "
+            "`pip install -e '.[learner,broker,ops]'`"
+        )
+    if name not in known:
+        raise ConfigError(f"shoal bench {name}: choose one of {', '.join(known)}")
+    return subprocess.run(
+        [sys.executable, directory / f"{name}.py", *arguments], check=False
+    ).returncode
+
+
+def _is_measurement(path: Path) -> bool:
+    return '__name__ == "__main__"' in path.read_text("utf-8")

@@ -1,0 +1,102 @@
+"""What a demo shows at its end: one envelope, made of what the fleet itself reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.v1 import fleet_pb2
+
+SCHEMA = "shoal.v1.DemoResult"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a demo went.
+
+    Attributes:
+        solved: Whether the mean return reached the threshold in time.
+        wall_s: From the start of the command to the moment it was solved, or stopped.
+        threshold: Mean return of the last 100 episodes that counts as solved.
+        restarts: Times each process was started again after it died.
+    """
+
+    env_id: str
+    seed: int
+    solved: bool
+    wall_s: float
+    threshold: float
+    restarts: dict[str, int]
+
+
+def is_solved(training: fleet_pb2.Training, threshold: float, window: int = 100) -> bool:
+    """Whether the mean return over a full window of episodes reached the threshold."""
+    return training.return_window >= window and training.return_mean >= threshold
+
+
+def result_envelope(
+    outcome: Outcome,
+    training: fleet_pb2.Training,
+    devices: Sequence[fleet_pb2.Device],
+    audit: fleet_pb2.Audit,
+) -> dict[str, object]:
+    """The envelope that `-o json` prints."""
+    return {
+        "schema": SCHEMA,
+        "env": outcome.env_id,
+        "seed": outcome.seed,
+        "solved": outcome.solved,
+        "wall_s": round(outcome.wall_s, 3),
+        "threshold": outcome.threshold,
+        "env_steps": training.env_steps,
+        "episodes": training.episodes,
+        "return_mean": number(training.return_mean),
+        "updates": training.updates,
+        "policy_versions": training.policy_version,
+        "devices": [_device(device) for device in devices],
+        "audit": audit_fields(audit),
+        "quantization": {
+            "precision": training.precision,
+            "kl_quantization": training.kl_quantization,
+            "kl_staleness": training.kl_staleness,
+        },
+        "lag": {"p50": training.lag_p50, "p99": training.lag_p99, "max": training.lag_max},
+        "bytes": {
+            "up": training.bytes_up,
+            "down": training.bytes_down,
+            "down_fp32_equivalent": training.bytes_down_fp32,
+        },
+        "restarts": outcome.restarts,
+    }
+
+
+def number(value: float) -> float | None:
+    """A number for JSON, which has no NaN: None before there is one."""
+    return round(value, 3) if math.isfinite(value) else None
+
+
+def audit_fields(audit: fleet_pb2.Audit) -> dict[str, object]:
+    """The audit as plain values."""
+    return {
+        "produced": audit.produced,
+        "trained": audit.trained,
+        "expired": audit.expired,
+        "dropped": audit.dropped,
+        "rejected": audit.rejected,
+        "in_flight": audit.in_flight,
+        "balanced": audit.balanced,
+    }
+
+
+def _device(device: fleet_pb2.Device) -> dict[str, object]:
+    report = device.telemetry
+    return {
+        "device_id": device.device_id,
+        "active_version": report.active_version,
+        "active_digest": report.active_digest.hex(),
+        "swaps": report.swaps,
+        "swap_ms_p99": round(report.swap_ms_p99, 3),
+        "env_steps": report.env_steps,
+        "rss_bytes": report.rss_bytes,
+    }

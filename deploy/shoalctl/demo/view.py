@@ -1,0 +1,252 @@
+"""What a person sees of a running demo: a live picture on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from shoal.v1 import fleet_pb2
+
+BARS = "▁▂▃▄▅▆▇█"
+CURVE_POINTS = 60
+PLAIN_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Picture:
+    """All there is to show at one moment.
+
+    Attributes:
+        curve: Mean return of the last 100 episodes, oldest first.
+        elapsed_s: Since the command started.
+        notes: What happened to processes, newest last.
+        pids: The process id of each process of the demo.
+    """
+
+    env_id: str
+    threshold: float
+    elapsed_s: float = 0.0
+    training: fleet_pb2.Training | None = None
+    devices: Sequence[fleet_pb2.Device] = ()
+    curve: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)
+
+
+class View(Protocol):
+    """Shows pictures; a context manager."""
+
+    def show(self, picture: Picture) -> None:
+        """Shows the newest picture."""
+
+    def __enter__(self) -> Self:
+        """Starts."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leaves the terminal as it was."""
+
+
+def make_view(stream: TextIO) -> View:
+    """A live view on a terminal, else plain lines."""
+    return LiveView(stream) if stream.isatty() else PlainView(stream)
+
+
+class PlainView:
+    """One line a second, and one for each thing that happens."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        """Writes to `stream`."""
+        self._stream = stream
+        self._next_s = 0.0
+        self._noted = 0
+
+    def __enter__(self) -> Self:
+        """Nothing to prepare."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing to undo."""
+
+    def show(self, picture: Picture) -> None:
+        """Writes what is new."""
+        for note in picture.notes[self._noted :]:
+            self._say(f"{picture.elapsed_s:6.1f} s  {note}")
+        self._noted = len(picture.notes)
+        if picture.training is None or picture.elapsed_s < self._next_s:
+            return
+        self._next_s = picture.elapsed_s + PLAIN_EVERY_S
+        self._say(summary_line(picture, picture.training))
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class LiveView:
+    """The fleet, the learning curve and the way to the threshold, redrawn in place."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Draws on `stream`, which must be a terminal."""
+        self._live = Live(
+            Text("starting ..."),
+            console=Console(file=stream),
+            refresh_per_second=8,
+            transient=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        """Takes over the lower part of the terminal."""
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Gives the terminal back."""
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, picture: Picture) -> None:
+        """Redraws."""
+        self._live.update(render(picture))
+
+
+def summary_line(picture: Picture, training: fleet_pb2.Training) -> str:
+    """One line that says where a demo stands."""
+    return (
+        f"{picture.elapsed_s:6.1f} s  steps {training.env_steps:>8,}  "
+        f"return {mean_text(training)}/{picture.threshold:g}  "
+        f"policy {training.policy_version}  lag p50 {training.lag_p50:g} max {training.lag_max:g}  "
+        f"up {bytes_text(training.bytes_up)}  down {bytes_text(training.bytes_down)}  "
+        f"devices {training.devices_online}  {training.learner_state}"
+    )
+
+
+def mean_text(training: fleet_pb2.Training) -> str:
+    """The mean return for people; a dash before an episode has ended."""
+    return f"{training.return_mean:.1f}" if training.episodes else "-"
+
+
+def render(picture: Picture) -> Group:
+    """The live picture."""
+    parts: list[Table | Panel | Text] = []
+    training = picture.training
+    if training is None:
+        parts.append(Text(f"{picture.elapsed_s:.1f} s  starting broker, learner and devices ..."))
+    else:
+        parts.append(_progress(picture, training))
+        parts.append(
+            Panel(
+                Text(f"{sparkline(picture.curve, picture.threshold)}  {mean_text(training)}"),
+                title=f"mean return of the last 100 episodes, {picture.env_id}; "
+                f"solved at {picture.threshold:g}",
+                title_align="left",
+            )
+        )
+        parts.append(_numbers(training))
+    parts.append(_fleet(picture))
+    parts.extend(Text(note, style="yellow") for note in picture.notes[-4:])
+    return Group(*parts)
+
+
+def sparkline(values: Sequence[float], top: float) -> str:
+    """A curve of at most `CURVE_POINTS` characters, scaled from its lowest value to `top`."""
+    if not values:
+        return ""
+    step = max(1, -(-len(values) // CURVE_POINTS))
+    shown = list(values)[::-step][::-1]
+    low, high = min(shown), max(top, *shown)
+    span = (high - low) or 1.0
+    return "".join(BARS[int((value - low) / span * (len(BARS) - 1))] for value in shown)
+
+
+def bytes_text(count: float) -> str:
+    """A size for people."""
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:  # noqa: PLR2004 decimal units, as networks count
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def age_text(age_s: float) -> str:
+    """How long ago, for people; a negative age is never."""
+    return "never" if age_s < 0 else f"{age_s:.1f} s"
+
+
+def _progress(picture: Picture, training: fleet_pb2.Training) -> Table:
+    mean = training.return_mean if training.episodes else 0.0
+    start = min([*picture.curve, mean, 0.0])
+    span = picture.threshold - start
+    done = (mean - start) / span if span > 0 else 1.0
+    row = Table.grid(padding=(0, 1))
+    row.add_row(
+        f"{picture.elapsed_s:5.1f} s",
+        ProgressBar(total=1.0, completed=max(0.0, min(1.0, done)), width=50),
+        f"{mean_text(training)} of {picture.threshold:g}",
+    )
+    return row
+
+
+def _numbers(training: fleet_pb2.Training) -> Text:
+    return Text(
+        f"steps {training.env_steps:,} ({training.steps_per_s:,.0f}/s)   "
+        f"episodes {training.episodes:,}   updates {training.updates:,}   "
+        f"policy {training.policy_version} {training.precision}\n"
+        f"lag p50 {training.lag_p50:g} p99 {training.lag_p99:g} max {training.lag_max:g}   "
+        f"gaps: quantization {training.kl_quantization:.2g}, staleness {training.kl_staleness:.2g} "
+        f"nats   entropy {training.entropy:.2f}\n"
+        f"up {bytes_text(training.bytes_up)}   down {bytes_text(training.bytes_down)} "
+        f"(as fp32 {bytes_text(training.bytes_down_fp32)})   "
+        f"chunks: trained {training.audit.trained}, expired {training.audit.expired}, "
+        f"dropped {training.audit.dropped}, rejected {training.audit.rejected}, "
+        f"in flight {training.audit.in_flight}"
+    )
+
+
+def _fleet(picture: Picture) -> Table:
+    table = Table(expand=False)
+    for heading in ("DEVICE", "PID", "HEALTH", "POLICY", "LAG", "STEPS", "STEPS/S", "UP", "DOWN"):
+        table.add_column(heading, justify="left" if heading in ("DEVICE", "HEALTH") else "right")
+    table.add_column("RSS", justify="right")
+    table.add_column("AGE", justify="right")
+    for device in picture.devices:
+        report = device.telemetry
+        health = fleet_pb2.Health.Name(device.health).removeprefix("HEALTH_").lower()
+        table.add_row(
+            device.device_id,
+            str(picture.pids.get(device.device_id, "-")),
+            health.replace("_", " "),
+            str(report.active_version),
+            str(device.lag_updates),
+            f"{report.env_steps:,}",
+            f"{report.steps_per_s:,.0f}",
+            bytes_text(report.bytes_up),
+            bytes_text(report.bytes_down),
+            bytes_text(report.rss_bytes),
+            age_text(device.telemetry_age_s),
+        )
+    return table

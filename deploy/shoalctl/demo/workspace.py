@@ -1,0 +1,177 @@
+"""The demo's directory: a fleet's keys, and a configuration for each of its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.config import load_config
+from shoal.errors import ConfigError
+from shoalctl.broker import BrokerConfig, write_mosquitto_files
+from shoalctl.demo.processes import Program
+from shoalctl.pki import FleetPki, Role
+
+FLEET = "demo"
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """What a demo is made of.
+
+    Attributes:
+        envs: Environments a device steps.
+        chunk_steps: Steps in a chunk, T.
+        ahead: Chunks an actor records under one policy version before it waits for the next.
+        mosquitto: Run an installed Mosquitto in place of the embedded broker.
+    """
+
+    env_id: str
+    devices: int
+    seed: int
+    envs: int = 8
+    chunk_steps: int = 32
+    ahead: int = 2
+    mosquitto: bool = False
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return tuple(f"device-{number}" for number in range(self.devices))
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Everything the demo's processes read, and where they write.
+
+    Attributes:
+        operator: The identity that reads the fleet's views.
+        server: `host:port` of the learner's gRPC services.
+        broker_port: Where MQTT is served.
+    """
+
+    directory: Path
+    operator: Path
+    server: str
+    broker_port: int
+    broker: Program
+    learner: Program
+    agents: tuple[Program, ...]
+
+    @property
+    def logs(self) -> Path:
+        """One file for each process."""
+        return self.directory / "logs"
+
+
+def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
+    """Makes the keys and writes the configurations.
+
+    Raises:
+        ConfigError: The directory holds a demo already, or cannot be written.
+    """
+    pki = FleetPki.create(directory / "pki", FLEET)
+    identities = {
+        str(role): pki.issue(role, role) for role in (Role.BROKER, Role.LEARNER, Role.OPERATOR)
+    }
+    for device_id in plan.device_ids:
+        identities[device_id] = pki.issue(device_id, Role.DEVICE)
+    (directory / "logs").mkdir()
+    mqtt_port, grpc_port = _free_ports(2)
+
+    configs: dict[str, dict[str, dict[str, object]]] = {
+        "broker": {
+            "": {
+                "fleet": FLEET,
+                "identity": identities["broker"],
+                "state_dir": directory / "broker",
+                "host": HOST,
+                "port": mqtt_port,
+                "devices": list(plan.device_ids),
+            }
+        },
+        "learner": {
+            "": {
+                "fleet": FLEET,
+                "identity": identities["learner"],
+                "state_dir": directory / "learner",
+                "seed": plan.seed,
+            },
+            "broker": {"host": HOST, "port": mqtt_port},
+            "server": {"host": HOST, "port": grpc_port},
+        },
+    }
+    for number, device_id in enumerate(plan.device_ids):
+        configs[device_id] = {
+            "": {
+                "fleet": FLEET,
+                "identity": identities[device_id],
+                "state_dir": directory / device_id,
+            },
+            "env": {
+                "id": plan.env_id,
+                "num_envs": plan.envs,
+                "seed": (plan.seed * 1000 + number) * plan.envs,
+            },
+            "actor": {"chunk_steps": plan.chunk_steps, "max_chunks_per_policy": plan.ahead},
+            "broker": {"host": HOST, "port": mqtt_port},
+            "parameter_server": {"host": HOST, "port": grpc_port},
+        }
+    paths = {name: _write(directory / f"{name}.toml", tables) for name, tables in configs.items()}
+    return Workspace(
+        directory=directory,
+        operator=identities["operator"],
+        server=f"{HOST}:{grpc_port}",
+        broker_port=mqtt_port,
+        broker=_mosquitto(paths["broker"])
+        if plan.mosquitto
+        else Program("broker", ("broker", "run", "--config", str(paths["broker"]))),
+        learner=Program(
+            "learner",
+            ("learner", "run", "--config", str(paths["learner"])),
+            ("learner", "resume", "--config", str(paths["learner"])),
+        ),
+        agents=tuple(
+            Program(name, ("agent", "run", "--config", str(paths[name])))
+            for name in plan.device_ids
+        ),
+    )
+
+
+def _mosquitto(config: Path) -> Program:
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if program is None:
+        raise ConfigError(
+            "mosquitto is not installed: apt-get install mosquitto, or leave --broker"
+        )
+    user = pwd.getpwuid(os.getuid()).pw_name  # Mosquitto would leave root's account otherwise
+    files = write_mosquitto_files(load_config(BrokerConfig, config, environ={}), user=user)
+    return Program("broker", ("-c", str(files.config)), program=program)
+
+
+def _write(path: Path, tables: dict[str, dict[str, object]]) -> Path:
+    lines: list[str] = []
+    for table, values in tables.items():
+        if table:
+            lines.append(f"\n[{table}]")
+        lines.extend(f"{key} = {_toml(value)}" for key, value in values.items())
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _toml(value: object) -> str:
+    # Strings, numbers and flat lists are written the same way in JSON and in TOML.
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _free_ports(count: int) -> list[int]:
+    holders = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [holder.getsockname()[1] for holder in holders]
+    for holder in holders:
+        holder.close()
+    return ports

@@ -1,0 +1,154 @@
+"""`shoal devices`, `shoal policy` and `shoal fleet`: what the learner's server knows of the fleet.
+
+gRPC is loaded when a question is asked, so that help and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.errors import ShoalError
+from shoalctl.output import Format, write_envelope, write_listing
+
+if TYPE_CHECKING:
+    from shoalctl.fleet_client import FleetClient
+
+DEFAULT_SERVER = "127.0.0.1:50051"
+
+devices_app = typer.Typer()
+policy_app = typer.Typer()
+fleet_app = typer.Typer()
+
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        "-s",
+        envvar="SHOAL_OPERATOR_SERVER",
+        help="host:port of the learner's gRPC endpoint.",
+    ),
+]
+IdentityPath = Annotated[
+    Path,
+    typer.Option(
+        "--identity",
+        "-i",
+        envvar="SHOAL_OPERATOR_IDENTITY",
+        help="Identity directory of the fleet's operator.",
+    ),
+]
+Output = Annotated[
+    Format,
+    typer.Option("--output", "-o", help="table, wide, or one json or yaml envelope on stdout."),
+]
+Timeout = Annotated[float, typer.Option("--timeout-s", help="How long the answer may take.")]
+
+
+@devices_app.callback()
+def devices() -> None:
+    """See the devices of a fleet: their health, their policy, and the age of what is shown."""
+
+
+@policy_app.callback()
+def policy() -> None:
+    """See the policy versions a learner has published."""
+
+
+@fleet_app.callback()
+def fleet() -> None:
+    """Account for every chunk a fleet has produced."""
+
+
+@devices_app.command("ls")
+def list_devices(
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """List the devices. AGE is the time since a device last reported; the row is that old."""
+    from shoalctl.views import device_list
+
+    with _fleet(server, identity, timeout_s) as client:
+        response = client.devices()
+    write_listing(device_list(response.devices), output)
+
+
+@devices_app.command("describe")
+def describe_device(
+    device_id: Annotated[str, typer.Argument(metavar="DEVICE", help="Its device id.")],
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Show all that is known of one device, with ages, and its latest events."""
+    from shoalctl.views import describe, device_detail, event_list
+
+    with _fleet(server, identity, timeout_s) as client:
+        item = device_detail(client.device(device_id))
+    if output in {Format.JSON, Format.YAML}:
+        write_envelope("shoal.v1.Device", [item], output)
+        return
+    for line in describe(item):
+        typer.echo(line)
+    typer.echo()
+    write_listing(event_list(item), output)
+
+
+@policy_app.command("ls")
+def list_policies(
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """List the policy versions, newest first. AGE is the time since a version was published."""
+    from shoalctl.views import policy_list
+
+    with _fleet(server, identity, timeout_s) as client:
+        response = client.policies()
+    write_listing(policy_list(response.policies), output)
+
+
+@fleet_app.command("audit")
+def audit(
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Account for every chunk, by device and in total. Exits with 1 if they do not add up.
+
+    produced = trained + expired + dropped + rejected + in flight. AGE is the time since the device
+    last reported what it produced.
+    """
+    from shoalctl.views import audit_list
+
+    with _fleet(server, identity, timeout_s) as client:
+        response = client.audit()
+    write_listing(audit_list(response), output)
+    if not response.total.balanced:
+        unbalanced = [entry.device_id for entry in response.devices if not entry.audit.balanced]
+        raise ShoalError(
+            f"the chunks of fleet {client.fleet} do not add up: "
+            f"{', '.join(unbalanced) or 'in total'}; see `shoal devices describe`"
+        )
+
+
+@contextmanager
+def _fleet(server: str, identity: Path, timeout_s: float) -> Iterator[FleetClient]:
+    from shoal.identity import Identity
+    from shoalctl.fleet_client import FleetClient
+
+    with FleetClient(server, Identity.load(identity), timeout_s=timeout_s) as client:
+        yield client

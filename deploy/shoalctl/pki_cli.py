@@ -1,0 +1,54 @@
+"""`shoal pki`: the keys of a fleet, made on this machine."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoalctl.pki import FleetPki, Role
+
+pki_app = typer.Typer()
+
+Directory = Annotated[Path, typer.Option("--dir", "-d", help="Where the fleet's CA is.")]
+
+
+@pki_app.callback()
+def pki() -> None:
+    """Make a fleet's certificate authority, and the identities of its devices and services."""
+
+
+@pki_app.command()
+def init(
+    fleet: Annotated[str, typer.Argument(help="The fleet's name: a-z, 0-9 and '-'.")],
+    *,
+    directory: Directory = Path("pki"),
+) -> None:
+    """Make the CA and the policy signing key of a new fleet, and print where they are.
+
+    Whoever reads that directory can add devices and sign policies: keep it off the devices.
+    """
+    typer.echo(FleetPki.create(directory, fleet).directory)
+
+
+@pki_app.command()
+def issue(
+    name: Annotated[
+        str, typer.Argument(help="A device id, or learner, operator, broker or server.")
+    ],
+    *,
+    directory: Directory = Path("pki"),
+    san: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name or address that peers reach it by; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Identity directory to make. (default: identities/NAME)")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")] = 365,
+) -> None:
+    """Make a key and certificate, and print the identity directory to copy to its owner."""
+    role = Role(name) if name in list(Role) and name != Role.DEVICE else Role.DEVICE
+    fleet = FleetPki.load(directory)
+    lifetime = timedelta(days=days)
+    typer.echo(fleet.issue(name, role, sans=san or (), directory=out, lifetime=lifetime))

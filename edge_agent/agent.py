@@ -1,0 +1,157 @@
+"""The agent: puts the parts of a device together and runs them."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+import time
+
+from edge_agent.actor import Actor, Control, RolloutStopped
+from edge_agent.config import ActorConfig, AgentConfig
+from edge_agent.downlink import Downlink
+from edge_agent.env import make_env
+from edge_agent.events import Events
+from edge_agent.policy_store import PolicyStore
+from edge_agent.spool import Spool
+from edge_agent.status import Certifier, Reporter
+from edge_agent.uplink import Uplink
+from shoal.errors import IdentityError, PolicyRejected
+from shoal.identity import POLICY_KEY_FILE, Identity
+from shoal.noise import RUN_ID_BYTES
+from shoal.services import in_thread, run_services
+from shoal.topics import Topics, check_device_id
+from shoal.trajectory import encode_chunk
+from shoal.v1 import device_pb2 as pb
+
+STOP_CHECK_S = 0.25
+"""How soon a control thread that waits for a policy notices that the process stops."""
+
+
+async def run(config: AgentConfig) -> None:
+    """Runs a device until SIGTERM or SIGINT.
+
+    Raises:
+        ShoalError: the identity, the environment or the state directory cannot be used, or a part
+            of the agent failed. Nothing the network or the learner do ends an agent.
+    """
+    identity = Identity.load(config.identity)
+    device_id, public_key = check_device_id(identity.name), policy_key(identity)
+    run_id = secrets.token_bytes(RUN_ID_BYTES)
+    events = Events(device_id, run_id, clock=time.time)
+    with (
+        make_env(config.env) as envs,
+        Spool(
+            config.spool_path, max_bytes=config.spool.max_bytes, run_id=run_id, events=events
+        ) as spool,
+        PolicyStore(
+            config.policies_dir, fleet=config.fleet, public_key=public_key, spec=envs.spec
+        ) as policies,
+    ):
+        control = Control(hz=config.actor.control_hz, safe_action=config.actor.safe_action)
+        actor = Actor(envs, run_id=run_id, chunk_steps=config.actor.chunk_steps, control=control)
+        downlink = Downlink(config.parameter_server, identity, policies, events, fleet=config.fleet)
+        async with Uplink(
+            config.broker,
+            identity,
+            spool,
+            events,
+            topics=Topics(config.fleet),
+            certificate=Certifier(device_id, run_id, envs.spec, envs.num_envs, clock=time.time),
+            run_id=run_id,
+        ) as uplink:
+            reporter = Reporter(
+                device_id,
+                run_id,
+                actor=actor,
+                policies=policies,
+                spool=spool,
+                uplink=uplink,
+                downlink=downlink,
+                paced=control.hz is not None,
+            )
+            await run_services(
+                {
+                    "act": in_thread(
+                        functools.partial(act_forever, actor, policies, spool, events, config.actor)
+                    ),
+                    "uplink": uplink.serve,
+                    "downlink": downlink.follow,
+                    "status": lambda: uplink.report_every(
+                        reporter.telemetry, config.telemetry_interval_s
+                    ),
+                }
+            )
+
+
+def act_forever(
+    actor: Actor,
+    policies: PolicyStore,
+    spool: Spool,
+    events: Events,
+    config: ActorConfig,
+    stop: threading.Event,
+) -> None:
+    """The control thread: acts with whatever policy is current until `stop` is set.
+
+    It waits for a policy if it is told to, for the clock, and for nothing else.
+
+    Raises:
+        EnvironmentFailed: an environment broke its contract.
+    """
+    version, chunks = 0, 0
+    while not stop.is_set():
+        policy = policies.current
+        if policy is None:
+            if config.before_policy == "wait":
+                _wait_newer(policies, 0, STOP_CHECK_S, stop)
+            else:
+                actor.safe_steps(config.chunk_steps, stop)
+            continue
+        if policy.version != version:
+            version, chunks = policy.version, 0
+        elif chunks == config.max_chunks_per_policy > 0:
+            # Enough under one version: a newer one is worth waiting for, but not for ever.
+            _wait_newer(policies, version, config.pace_timeout_s, stop)
+            chunks = 0
+            continue
+        try:
+            chunk = actor.rollout(policy, stop)
+        except RolloutStopped:
+            return
+        except PolicyRejected as error:
+            before = policies.condemn(policy, error.reason)
+            events.emit(
+                pb.SEVERITY_ERROR,
+                "policy_condemned",
+                f"{error}; {'the one before acts' if before else 'no policy acts'} now",
+                reason=error.reason,
+                policy_version=policy.version,
+            )
+            continue
+        spool.append(encode_chunk(chunk), chunk.policy_version)
+        chunks += 1
+
+
+def policy_key(identity: Identity) -> bytes:
+    """The key that policies must be signed with, 32 bytes.
+
+    Raises:
+        IdentityError: the identity holds none.
+    """
+    if identity.policy_public_key is None:
+        raise IdentityError(
+            f"{identity.directory / POLICY_KEY_FILE}: missing; a device needs it to verify policies"
+        )
+    return identity.policy_public_key
+
+
+def _wait_newer(
+    policies: PolicyStore, version: int, timeout_s: float, stop: threading.Event
+) -> None:
+    """Waits until a policy newer than `version` is current, `stop` is set, or time is up."""
+    deadline_s = time.monotonic() + timeout_s
+    while not stop.is_set():
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or policies.wait_newer(version, min(left_s, STOP_CHECK_S)) is not None:
+            return

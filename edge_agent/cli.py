@@ -1,0 +1,205 @@
+"""`shoal agent`: act on a device, or check that it could."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_agent.config import AgentConfig
+from shoal.config import load_config
+from shoal.errors import ConfigError
+from shoal.logs import setup_logging
+
+agent_app = typer.Typer(help="Act on a device.", no_args_is_help=True)
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="A TOML file with the agent's configuration.")
+]
+FleetOption = Annotated[str | None, typer.Option(help="Name of the fleet.")]
+IdentityOption = Annotated[
+    Path | None, typer.Option(help="Directory with ca.pem, cert.pem, key.pem, name, policy.pub.")
+]
+StateOption = Annotated[
+    Path | None, typer.Option("--state-dir", help="Directory of the spool and the policies.")
+]
+EnvOption = Annotated[
+    str | None, typer.Option("--env", help="A gymnasium id, or module:attr.", metavar="ID")
+]
+EnvsOption = Annotated[int | None, typer.Option("--num-envs", help="Environments to step.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of the environments.")]
+BrokerOption = Annotated[
+    str | None, typer.Option("--broker", help="The MQTT broker.", metavar="HOST:PORT")
+]
+ServerOption = Annotated[
+    str | None, typer.Option("--server", help="The parameter server.", metavar="HOST:PORT")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other key, such as actor.chunk_steps=32.", metavar="KEY=VALUE"),
+]
+LevelOption = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+
+@agent_app.command("run")
+def run_command(
+    *,
+    config: ConfigOption = None,
+    fleet: FleetOption = None,
+    identity: IdentityOption = None,
+    state_dir: StateOption = None,
+    env: EnvOption = None,
+    num_envs: EnvsOption = None,
+    seed: SeedOption = None,
+    broker: BrokerOption = None,
+    server: ServerOption = None,
+    settings: SetOption = None,
+    log_level: LevelOption = "info",
+) -> None:
+    """Act, stream what happened, take better policies; until SIGTERM or Ctrl-C."""
+    loaded = load_config(
+        AgentConfig,
+        config,
+        overrides=overrides(
+            fleet=fleet,
+            identity=identity,
+            state_dir=state_dir,
+            env=env,
+            num_envs=num_envs,
+            seed=seed,
+            broker=broker,
+            server=server,
+            settings=settings,
+        ),
+    )
+    setup_logging(log_level)
+    from edge_agent.agent import run
+
+    asyncio.run(run(loaded))
+
+
+@agent_app.command("check")
+def check_command(
+    *,
+    config: ConfigOption = None,
+    fleet: FleetOption = None,
+    identity: IdentityOption = None,
+    state_dir: StateOption = None,
+    env: EnvOption = None,
+    num_envs: EnvsOption = None,
+    seed: SeedOption = None,
+    broker: BrokerOption = None,
+    server: ServerOption = None,
+    settings: SetOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Look at the identity, clock, environment, spool, broker and server; start nothing."""
+    loaded = load_config(
+        AgentConfig,
+        config,
+        overrides=overrides(
+            fleet=fleet,
+            identity=identity,
+            state_dir=state_dir,
+            env=env,
+            num_envs=num_envs,
+            seed=seed,
+            broker=broker,
+            server=server,
+            settings=settings,
+        ),
+    )
+    from edge_agent.check import check, exit_code
+
+    findings = asyncio.run(check(loaded))
+    if output is Output.JSON:
+        items = [
+            {"name": each.name, "ok": each.ok, "detail": each.detail, "exit_code": each.exit_code}
+            for each in findings
+        ]
+        typer.echo(json.dumps({"schema": "shoal.v1.AgentCheck", "items": items}))
+    else:
+        for each in findings:
+            typer.echo(f"{'ok' if each.ok else 'FAULT':7}{each.name:18}{each.detail}")
+    raise typer.Exit(exit_code(findings))
+
+
+def overrides(
+    *,
+    fleet: str | None,
+    identity: Path | None,
+    state_dir: Path | None,
+    env: str | None,
+    num_envs: int | None,
+    seed: int | None,
+    broker: str | None,
+    server: str | None,
+    settings: list[str] | None,
+) -> dict[str, object]:
+    """Flags as dotted keys; a flag of its own wins over `--set`.
+
+    Raises:
+        ConfigError: an address is not host:port, or a setting is not key=value.
+    """
+    found: dict[str, object] = {}
+    for setting in settings or ():
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {setting!r}: give KEY=VALUE, such as actor.chunk_steps=32")
+        found[key.strip()] = _value(text)
+    flags: dict[str, object] = {
+        "fleet": fleet,
+        "identity": identity.absolute() if identity is not None else None,
+        "state_dir": state_dir.absolute() if state_dir is not None else None,
+        "env.id": env,
+        "env.num_envs": num_envs,
+        "env.seed": seed,
+    }
+    for table, address in (("broker", broker), ("parameter_server", server)):
+        if address is not None:
+            endpoint = parse_endpoint(address)
+            flags |= {f"{table}.host": endpoint.host, f"{table}.port": endpoint.port}
+    return found | {key: value for key, value in flags.items() if value is not None}
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Reads `host:port`, the host in brackets if it is an IPv6 address.
+
+    Raises:
+        ConfigError: it is not that.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise ConfigError(f"address {text!r}: give HOST:PORT, such as localhost:8883")
+    return Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _value(text: str) -> object:
+    """A TOML value; what is none is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,220 @@
+"""The downlink: watches the parameter server and offers each policy to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import grpc
+import grpc.aio
+
+from edge_agent.config import ServerConfig
+from edge_agent.events import Events
+from edge_agent.policy import Policy
+from shoal.errors import ConnectionFailed, DeadlineExceeded, PolicyRejected, ShoalError, WireError
+from shoal.identity import Identity
+from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, Assembler, PayloadPart
+from shoal.services import backoff
+from shoal.v1 import device_pb2
+from shoal.v1 import parameter_server_pb2 as pb
+from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
+
+BACKOFF_BASE_S: Final = 0.25
+BACKOFF_CAP_S: Final = 10.0
+GRAPH_DEADLINE_S: Final = 30.0
+OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # our backoff is the only one
+    ("grpc.enable_retries", 0),
+)
+
+
+class Policies(Protocol):
+    """What the downlink needs of a policy store."""
+
+    @property
+    def current(self) -> Policy | None:
+        """The policy that acts."""
+
+    def offer(self, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
+        """Proves a policy and makes it current, or raises PolicyRejected."""
+
+
+def open_channel(config: ServerConfig, identity: Identity) -> grpc.aio.Channel:
+    """A channel that proves who both sides are.
+
+    Raises:
+        IdentityError: a certificate or key cannot be read.
+    """
+    pems = identity.read_pems()
+    credentials = grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return grpc.aio.secure_channel(f"{host}:{config.port}", credentials, options=OPTIONS)
+
+
+class Downlink:
+    """The way of policies to the device.
+
+    downlink = Downlink(config, identity, policies, events, fleet="pond")
+    await downlink.follow()
+
+    Attributes:
+        bytes_down: payload bytes received in this run; read by any thread.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        identity: Identity,
+        policies: Policies,
+        events: Events,
+        *,
+        fleet: str,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Connects nothing yet.
+
+        Args:
+            config: the parameter server.
+            identity: the device.
+            policies: where they are offered.
+            events: where refusals are told.
+            fleet: the device's fleet.
+            rng: of the backoff's jitter.
+        """
+        self.bytes_down = 0
+        self._config = config
+        self._identity = identity
+        self._policies = policies
+        self._events = events
+        self._fleet = fleet
+        self._rng = rng or random.Random()
+        self._trouble: str | None = None
+        self._attempt = 0
+
+    async def follow(self) -> None:
+        """Watches for ever, whatever the server or the network do; ends only by being cancelled."""
+        while True:
+            try:
+                async with open_channel(self._config, self._identity) as channel:
+                    await self._watch(ParameterServerStub(channel))
+                self._tell_trouble("the parameter server ended the watch")
+            except grpc.aio.AioRpcError as error:
+                self._tell_trouble(explain(error))
+            except ShoalError as error:
+                self._tell_trouble(str(error))
+            except Exception as error:  # noqa: BLE001 a service border: acting goes on
+                self._tell_trouble(f"{type(error).__name__}: {error}")
+            await asyncio.sleep(
+                backoff(self._attempt, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+            )
+            self._attempt += 1
+
+    async def _watch(self, server: ParameterServerStub) -> None:
+        current = self._policies.current
+        request = pb.WatchRequest(
+            fleet=self._fleet,
+            device_id=self._identity.name,
+            have_version=current.version if current is not None else 0,
+            have_digest=current.digest if current is not None else b"",
+        )
+        assembler = Assembler(MAX_BUNDLE_BYTES)
+        async for part in server.Watch(request):
+            self._attempt = 0
+            if self._trouble is not None:
+                self._trouble = None
+                self._tell(device_pb2.SEVERITY_INFO, "parameter_server_back", "policies flow again")
+            bundle = self._take(assembler, part)
+            if bundle is not None:
+                await self._offer(server, bundle)
+
+    async def _offer(self, server: ParameterServerStub, bundle: bytes) -> None:
+        loop = asyncio.get_running_loop()
+
+        def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
+            return asyncio.run_coroutine_threadsafe(self._graph(server, digest), loop).result()
+
+        try:
+            policy = await asyncio.to_thread(self._policies.offer, bundle, fetch_graph)
+        except PolicyRejected as error:
+            self._tell(
+                device_pb2.SEVERITY_WARNING, "policy_rejected", str(error), reason=error.reason
+            )
+        else:
+            self._tell(
+                device_pb2.SEVERITY_INFO,
+                "policy_swapped",
+                f"policy {policy.version} acts from the next chunk on",
+                policy_version=policy.version,
+                digest=policy.digest.hex(),
+            )
+
+    async def _graph(self, server: ParameterServerStub, digest: bytes) -> bytes:
+        assembler = Assembler(MAX_GRAPH_BYTES)
+        request = pb.GetGraphRequest(fleet=self._fleet, digest=digest)
+        async for part in server.GetGraph(request, timeout=GRAPH_DEADLINE_S):
+            graph = self._take(assembler, part)
+            if graph is not None:
+                return graph
+        raise WireError(f"graph {digest.hex()[:12]}: the parameter server sent only a part of it")
+
+    def _take(self, assembler: Assembler, part: pb.Part) -> bytes | None:
+        self.bytes_down += len(part.data)
+        return assembler.add(PayloadPart(part.total_bytes, part.offset, part.data))
+
+    def _tell(
+        self, severity: device_pb2.Severity, name: str, message: str, **fields: str | float
+    ) -> None:
+        self._events.emit(severity, name, message, **fields)
+
+    def _tell_trouble(self, message: str) -> None:
+        """Once for each new kind of trouble, not at every attempt."""
+        if message != self._trouble:
+            self._trouble = message
+            where = f"parameter server {self._config.host}:{self._config.port}"
+            self._tell(
+                device_pb2.SEVERITY_WARNING,
+                "parameter_server_lost",
+                f"{where}: {message}; the present policy acts on",
+            )
+
+
+async def reach(config: ServerConfig, identity: Identity, *, fleet: str, timeout_s: float) -> int:
+    """Checks that the parameter server answers this device.
+
+    Returns:
+        The version of its newest policy; 0 if it has published none.
+
+    Raises:
+        ConnectionFailed: it cannot be reached, or it refuses this device or its fleet.
+        DeadlineExceeded: it did not answer in time.
+    """
+    where = f"parameter server {config.host}:{config.port}"
+    async with open_channel(config, identity) as channel:
+        request = pb.GetPolicyRequest(fleet=fleet)
+        try:
+            call = ParameterServerStub(channel).GetPolicy(request, timeout=timeout_s)
+            async for part in call:
+                call.cancel()
+                return int(part.version)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise DeadlineExceeded(f"{where}: no answer within {timeout_s:g} s") from error
+            if error.code() != grpc.StatusCode.NOT_FOUND:
+                raise ConnectionFailed(f"{where}: {explain(error)}") from error
+    return 0
+
+
+def explain(error: grpc.aio.AioRpcError) -> str:
+    """One line for a person."""
+    details = error.details() or "no details"
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "its certificate is not trusted; check ca.pem, the host and this device's clock"
+    if error.code() == grpc.StatusCode.UNAVAILABLE and "refused" in details:
+        return "nothing listens there; check host and port, and that the learner runs"
+    return f"{error.code().name.lower()}: {details.splitlines()[0][:300]}"

@@ -1,0 +1,154 @@
+"""Where a device keeps its policies: files that a power cut leaves whole, the old or the new.
+
+    00000000000000000007-<sha256 of the manifest>.bundle     proven, ready to load
+    00000000000000000006-<...>.bundle                        the one before
+    00000000000000000005-<...>.condemned                     accepted once, then failed: empty
+    graphs/<sha256>.onnx
+
+A name holds the version, so that even a damaged file counts against a rollback.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, sha256
+
+_NAME = re.compile(r"(\d{20})-([0-9a-f]{64})\.(bundle|condemned)")
+_TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PolicyFile:
+    """One version on disk, as its name says.
+
+    Attributes:
+        manifest_digest: sha256 of the serialized manifest.
+        condemned: It failed after it was accepted, and may not come back.
+    """
+
+    version: int
+    manifest_digest: bytes
+    condemned: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        kind = "condemned" if self.condemned else "bundle"
+        return f"{self.version:020d}-{self.manifest_digest.hex()}.{kind}"
+
+
+class PolicyFiles:
+    """The directory of one trust: a fleet and its signing key.
+
+    files = PolicyFiles(Path("policies"))
+    files.write(PolicyFile(7, sha256(manifest)), bundle)
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Makes the directory and removes what a power cut left half written.
+
+        Raises:
+            OSError: It cannot be made or read.
+        """
+        self._directory = directory
+        self._graphs = directory / "graphs"
+        for path in (self._directory, self._graphs):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for leftover in path.glob(f"{_TEMPORARY}*"):
+                leftover.unlink(missing_ok=True)
+
+    def list(self) -> list[PolicyFile]:
+        """All versions, newest first."""
+        found = []
+        for path in self._directory.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match:
+                version, digest, kind = match.groups()
+                found.append(PolicyFile(int(version), bytes.fromhex(digest), kind == "condemned"))
+        return sorted(found, reverse=True)
+
+    def read(self, file: PolicyFile) -> bytes:
+        """A bundle's bytes; one more than the limit at most.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return _read(self._directory / file.name, MAX_BUNDLE_BYTES)
+
+    def write(self, file: PolicyFile, data: bytes) -> None:
+        """Stores a bundle; it is on the disk when this returns.
+
+        Raises:
+            OSError: It cannot be written; what was there before is as it was.
+        """
+        _replace(self._directory / file.name, data)
+
+    def condemn(self, version: int, manifest_digest: bytes) -> None:
+        """Marks a version as one that may not come back.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        _replace(self._directory / PolicyFile(version, manifest_digest, condemned=True).name, b"")
+        (self._directory / PolicyFile(version, manifest_digest).name).unlink(missing_ok=True)
+
+    def read_graph(self, digest: bytes) -> bytes | None:
+        """The graph of that sha256, or None where it is absent or damaged."""
+        try:
+            data = _read(self._graphs / f"{digest.hex()}.onnx", MAX_GRAPH_BYTES)
+        except OSError:
+            return None
+        return data if sha256(data) == digest else None
+
+    def write_graph(self, digest: bytes, data: bytes) -> None:
+        """Stores a graph; it is on the disk when this returns.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        _replace(self._graphs / f"{digest.hex()}.onnx", data)
+
+    def prune(self, *, keep: Collection[PolicyFile], graphs: Collection[bytes]) -> None:
+        """Removes all versions but those to keep and any newer ones, and all graphs but `graphs`.
+
+        Raises:
+            OSError: A file cannot be removed.
+        """
+        newest = max((file.version for file in keep), default=0)
+        for file in self.list():
+            if file not in keep and file.version <= newest:
+                (self._directory / file.name).unlink(missing_ok=True)
+        names = {f"{digest.hex()}.onnx" for digest in graphs}
+        for path in self._graphs.iterdir():
+            if path.name not in names:
+                path.unlink(missing_ok=True)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(limit + 1)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,318 @@
+"""The policies a device holds: what is accepted, what is current, what it falls back to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from edge_agent.policy import Policy
+from edge_agent.policy_files import PolicyFile, PolicyFiles
+from edge_agent.self_test import check_ports, self_test
+from shoal.errors import LimitExceeded, PolicyRejected, ShoalError, WireError
+from shoal.logs import get_logger
+from shoal.policy import (
+    MAX_BUNDLE_BYTES,
+    MAX_GRAPH_BYTES,
+    SIGNING_CONTEXT,
+    Manifest,
+    check_digests,
+    check_manifest,
+    decode_bundle,
+    decode_golden,
+    decode_manifest,
+    sha256,
+)
+from shoal.spaces import EnvSpec
+from shoal.tensors import decode_tensors
+
+FetchGraph = Callable[[bytes], bytes]
+SWAPS_REMEMBERED: Final = 1024
+
+log = get_logger("policy_store")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A policy that was proven, and what its file is."""
+
+    policy: Policy
+    file: PolicyFile
+
+
+class PolicyStore:
+    """Accepts signed policies and says which one acts.
+
+    with PolicyStore(directory, fleet="pond", public_key=key, spec=spec) as policies:
+        policies.offer(bundle, fetch_graph)  # in a thread of its own
+        chunk = actor.rollout(policies.current)
+
+    Attributes:
+        current: The policy that acts from the next chunk on; None before the first. Read it from
+            any thread.
+        swaps: Policies that became current since the start.
+        swap_ms: How long each of the last ones took, from its bundle's arrival to being current.
+        rejections: How many were refused, by reason; replaced, never changed.
+    """
+
+    def __init__(self, directory: Path, *, fleet: str, public_key: bytes, spec: EnvSpec) -> None:
+        """Loads the newest policy on disk that still proves itself.
+
+        Args:
+            directory: The store's own. Versions count per fleet and key, so each such trust has a
+                directory in it.
+            fleet: The device's fleet.
+            public_key: Ed25519, 32 bytes: who may sign policies.
+            spec: The spaces of the device's environment.
+
+        Raises:
+            ShoalError: The directory cannot be made or read, or the key is not one.
+        """
+        self.current: Policy | None = None
+        self.swaps = 0
+        self.swap_ms: deque[float] = deque(maxlen=SWAPS_REMEMBERED)
+        self.rejections: Counter[str] = Counter()
+        self._fleet = fleet
+        self._spec = spec
+        self._held: list[_Held] = []  # newest first: the current one, and the one before
+        self._offering = threading.Lock()
+        self._changed = threading.Condition()
+        self._wakes = 0
+        try:
+            self._key = Ed25519PublicKey.from_public_bytes(public_key)
+            self._files = PolicyFiles(directory / f"{fleet}-{sha256(public_key).hex()[:16]}")
+            on_disk = self._files.list()
+        except (OSError, ValueError) as error:
+            raise ShoalError(
+                f"policies {directory}: {error}; check state_dir and the identity's policy key"
+            ) from error
+        self._newest = on_disk[0] if on_disk else None
+        self._condemned = {file.manifest_digest for file in on_disk if file.condemned}
+        self._load(on_disk)
+
+    def __enter__(self) -> Self:
+        """Hands over the store."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wakes whoever waits."""
+        self.wake()
+
+    def offer(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+        """Proves a policy and makes it current. Not for the control thread: takes milliseconds.
+
+        Args:
+            data: A serialized bundle, not trusted.
+            fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
+
+        Returns:
+            The policy, which is current now; the same one again if it was already.
+
+        Raises:
+            PolicyRejected: With the reason `size`, `malformed`, `signature`, `digest`, `fleet`,
+                `fingerprint`, `rollback`, `condemned`, `graph` or `self_test`. The current policy
+                stays.
+        """
+        started = time.perf_counter()
+        with self._offering:
+            try:
+                held = self._prove(data, fetch_graph)
+            except PolicyRejected as rejected:
+                self._count(rejected)
+                raise
+            if self._held and held is self._held[0]:
+                return held.policy
+            self._newest = held.file
+            self._persist(held, data)
+            self._held = [held, *self._held[:1]]
+            self.swap_ms.append((time.perf_counter() - started) * 1e3)
+            self.swaps += 1
+            self._become(held.policy, manifest=held.policy.manifest)
+            return held.policy
+
+    def condemn(self, policy: Policy, reason: str) -> Policy | None:
+        """Gives up a policy that failed while acting: the one before is current again.
+
+        Args:
+            policy: Which; nothing happens if it is not current any more.
+            reason: Counted and logged, such as `non_finite`.
+
+        Returns:
+            The current policy, None where there is no other.
+        """
+        with self._offering:
+            if self._held and self._held[0].policy is policy:
+                failed = self._held.pop(0)
+                self._condemned.add(failed.file.manifest_digest)
+                self._count(PolicyRejected(reason, f"policy {policy.version} failed while acting"))
+                try:
+                    self._files.condemn(failed.file.version, failed.file.manifest_digest)
+                except OSError as error:
+                    log.warning("policy_not_persisted", version=policy.version, error=str(error))
+                before = self._held[0].policy if self._held else None
+                self._become(before, manifest=None if before is None else before.manifest)
+            return self.current
+
+    def wait_newer(self, version: int, timeout: float) -> Policy | None:
+        """Waits until the current policy is newer than `version`.
+
+        Args:
+            version: 0 waits for any policy.
+            timeout: Seconds.
+
+        Returns:
+            The current policy; None on timeout and after `wake`.
+        """
+        with self._changed:
+            wakes = self._wakes
+            self._changed.wait_for(lambda: self._newer(version) or self._wakes != wakes, timeout)
+            return self._newer(version)
+
+    def wake(self) -> None:
+        """Ends every `wait_newer` in progress: for a process that stops."""
+        with self._changed:
+            self._wakes += 1
+            self._changed.notify_all()
+
+    def _newer(self, version: int) -> Policy | None:
+        current = self.current
+        return current if current is not None and current.version > version else None
+
+    def _become(self, policy: Policy | None, *, manifest: Manifest | None) -> None:
+        with self._changed:
+            self.current = policy
+            self._changed.notify_all()
+        if policy is not None and manifest is not None:
+            log.info(
+                "policy_current",
+                policy_version=policy.version,
+                digest=policy.digest,
+                precision=manifest.precision,
+                reason=manifest.reason,
+            )
+
+    def _count(self, rejected: PolicyRejected) -> None:
+        self.rejections = self.rejections + Counter([rejected.reason])
+        log.warning("policy_rejected", reason=rejected.reason, message=str(rejected))
+
+    def _persist(self, held: _Held, data: bytes) -> None:
+        """Writes a proven policy. On a full disk it acts all the same, until the next start."""
+        keep = [held, *self._held[:1]]
+        try:
+            self._files.write(held.file, data)
+            self._files.prune(
+                keep=[each.file for each in keep],
+                graphs=[each.policy.manifest.graph_digest for each in keep],
+            )
+        except OSError as error:
+            log.warning("policy_not_persisted", version=held.policy.version, error=str(error))
+
+    def _load(self, on_disk: list[PolicyFile]) -> None:
+        for file in on_disk:
+            if file.condemned:
+                continue
+            try:
+                held = self._prove(self._read(file), _no_graph, on_disk=file)
+            except PolicyRejected as rejected:
+                self._count(rejected)
+                continue
+            self._held.append(held)
+            if len(self._held) > 1:
+                break
+        if self._held:
+            first = self._held[0].policy
+            self._become(first, manifest=first.manifest)
+
+    def _read(self, file: PolicyFile) -> bytes:
+        try:
+            return self._files.read(file)
+        except OSError as error:
+            raise PolicyRejected("malformed", f"policy {file.version}: {error}") from error
+
+    def _prove(
+        self, data: bytes, fetch_graph: FetchGraph, *, on_disk: PolicyFile | None = None
+    ) -> _Held:
+        """Every check, cheapest and least trusting first; raises PolicyRejected."""
+        try:
+            bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
+            try:
+                self._key.verify(bundle.signature, SIGNING_CONTEXT + bundle.manifest)
+            except InvalidSignature as error:
+                raise PolicyRejected(
+                    "signature",
+                    "a policy was not signed with this fleet's key; nothing of it was used",
+                ) from error
+            manifest = decode_manifest(bundle.manifest)
+            file = PolicyFile(manifest.version, sha256(bundle.manifest))
+            check_digests(manifest, bundle)
+            if self._held and self._held[0].file == file:
+                return self._held[0]
+            self._check_manifest(manifest, file, on_disk)
+            policy = Policy.load(
+                self._graph(manifest, fetch_graph),
+                decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES),
+                manifest,
+            )
+            check_ports(policy, self._spec)
+            self_test(policy, decode_golden(bundle.golden))
+        except LimitExceeded as error:
+            raise PolicyRejected("size", str(error)) from error
+        except WireError as error:
+            raise PolicyRejected("malformed", str(error)) from error
+        return _Held(policy, file)
+
+    def _check_manifest(
+        self, manifest: Manifest, file: PolicyFile, on_disk: PolicyFile | None
+    ) -> None:
+        if file.manifest_digest in self._condemned:
+            raise PolicyRejected(
+                "condemned",
+                f"policy {manifest.version} failed on this device before; publish another version",
+            )
+        if on_disk is not None and on_disk != file:
+            raise PolicyRejected("malformed", f"{on_disk.name} holds policy {manifest.version}")
+        newest = self._newest
+        # The very policy that was newest may come again: its file may be damaged by now.
+        again = on_disk is not None or newest == file
+        seen = 0 if newest is None else newest.version
+        check_manifest(
+            manifest,
+            fleet=self._fleet,
+            fingerprint=self._spec.fingerprint,
+            newest_seen=manifest.version - 1 if again else seen,
+        )
+
+    def _graph(self, manifest: Manifest, fetch_graph: FetchGraph) -> bytes:
+        digest = manifest.graph_digest
+        cached = self._files.read_graph(digest)
+        if cached is not None:
+            return cached
+        graph = fetch_graph(digest)
+        if len(graph) > MAX_GRAPH_BYTES:
+            raise PolicyRejected("size", f"a graph has more than {MAX_GRAPH_BYTES} bytes")
+        if sha256(graph) != digest:
+            raise PolicyRejected(
+                "digest", f"policy {manifest.version}: the graph is not the one that was signed"
+            )
+        try:
+            self._files.write_graph(digest, graph)
+        except OSError as error:
+            log.warning("policy_not_persisted", version=manifest.version, error=str(error))
+        return graph
+
+
+def _no_graph(digest: bytes) -> bytes:
+    raise PolicyRejected("graph", f"graph {digest.hex()[:12]} is missing or damaged on this device")

@@ -1,0 +1,363 @@
+"""The spool's file: SQLite transactions, one call each, no threads of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from shoal.errors import SpoolError
+from shoal.ranges import Ranges
+
+KEEP_RUNS: Final = 64
+"""Runs whose counts are kept after their last chunk has left."""
+MAX_DROPPED_SPANS: Final = 1024
+"""Spans of `dropped` kept for one run; older ones are joined, see `coalesce`."""
+NOTHING: Final = Ranges()
+_BUSY_TIMEOUT_S: Final = 5.0
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS runs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run_id BLOB NOT NULL UNIQUE,
+        produced INTEGER NOT NULL, dropped TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS chunks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run_id BLOB NOT NULL, seq INTEGER NOT NULL,
+        policy_version INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL,
+        UNIQUE (run_id, seq))""",
+    f"PRAGMA user_version = {_SCHEMA_VERSION}",
+)
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+_WRONG_PATH: Final = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledChunk:
+    """A chunk as it lies on the disk.
+
+    Attributes:
+        run_id: the run that made it, 16 bytes; not always the present one.
+        seq: its number within the run.
+        policy_version: the version that acted.
+        body: the encoded chunk.
+        oldest_seq: the lowest number of that run which the device still holds.
+    """
+
+    run_id: bytes
+    seq: int
+    policy_version: int
+    body: bytes
+    oldest_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunLedger:
+    """What became of every chunk of one run; what is in neither set was acknowledged.
+
+    Attributes:
+        run_id: 16 bytes.
+        produced: chunks made so far; the next sequence number.
+        spooled: on disk, not yet acknowledged.
+        dropped: given up by this device.
+    """
+
+    run_id: bytes
+    produced: int = 0
+    spooled: Ranges = NOTHING
+    dropped: Ranges = NOTHING
+
+    def after(
+        self, *, produced: int = 0, spooled: Ranges = NOTHING, dropped: Ranges = NOTHING
+    ) -> RunLedger:
+        """The ledger once these chunks were made, stored and dropped."""
+        return RunLedger(
+            self.run_id,
+            max(self.produced, produced),
+            self.spooled.union(spooled).difference(dropped),
+            coalesce(self.dropped.union(dropped), MAX_DROPPED_SPANS),
+        )
+
+    def counts_like(self, other: RunLedger) -> bool:
+        """Whether the file's row of a run is the same; what is spooled shows in its chunks."""
+        return (self.produced, self.dropped) == (other.produced, other.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one transaction did.
+
+    Attributes:
+        stored: sequence numbers of the present run that are on the disk now.
+        dropped: by run, the numbers given up to make room.
+        size_bytes: bytes of bodies on the disk now.
+        forgotten: runs whose counts are no longer kept.
+    """
+
+    stored: Ranges
+    dropped: Mapping[bytes, Ranges]
+    size_bytes: int
+    forgotten: Sequence[bytes]
+
+
+def coalesce(ranges: Ranges, limit: int) -> Ranges:
+    """Joins the oldest spans until at most `limit` are left: a superset, on purpose.
+
+    What it adds was settled long ago or will be, and the learner's own record comes first in every
+    sum, so the totals of an audit stay exact.
+    """
+    spare = len(ranges.spans) - limit
+    if spare <= 0:
+        return ranges
+    return Ranges(((ranges.spans[0][0], ranges.spans[spare][1]), *ranges.spans[spare + 1 :]))
+
+
+def is_damaged(error: Exception) -> bool:
+    """Whether the file itself is broken, rather than the disk full or away."""
+    return _code(error) in _DAMAGED
+
+
+def is_full(error: Exception) -> bool:
+    """Whether there is no room."""
+    return _code(error) == sqlite3.SQLITE_FULL
+
+
+def may_recover(error: Exception) -> bool:
+    """Whether waiting can help: the disk is full or failing, rather than the path wrong."""
+    return _code(error) not in _WRONG_PATH
+
+
+class SpoolFile:
+    """One SQLite file in WAL mode, written by one thread and read by any.
+
+    file = SpoolFile(path)
+    runs = file.open(RunLedger(run_id))
+    commit = file.commit([chunk], {}, runs, max_bytes=2**28)
+    file.close()
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Describes the file; `open` touches it."""
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._read_lock = threading.Lock()
+        self._saved: dict[bytes, RunLedger] = {}
+        self.size_bytes = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` succeeded since the last `close`."""
+        return self._db is not None
+
+    def open(self) -> list[RunLedger]:
+        """Opens the file, making it if need be.
+
+        Returns:
+            The runs it knows, oldest first.
+
+        Raises:
+            SpoolError: a newer version of the agent wrote it.
+            sqlite3.Error: the disk is full, away or read-only, or the file is damaged.
+        """
+        db = self._connect()
+        try:
+            version = self._check_version(db)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            for statement in _SCHEMA if version < _SCHEMA_VERSION else ():
+                db.execute(statement)
+            runs = [
+                RunLedger(row[0], row[1], NOTHING, _spans(row[2]))
+                for row in db.execute("SELECT run_id, produced, dropped FROM runs ORDER BY id")
+            ]
+            spooled: dict[bytes, list[int]] = {run.run_id: [] for run in runs}
+            size = 0
+            for run_id, seq, bytes_ in db.execute("SELECT run_id, seq, size FROM chunks"):
+                spooled.setdefault(run_id, []).append(seq)
+                size += bytes_
+        except BaseException:
+            db.close()
+            raise
+        self._db, self.size_bytes = db, size
+        self._saved = {run.run_id: run for run in runs}
+        with self._read_lock:  # now, while the disk is well: a reader that is open stays open
+            if self._reader is None:
+                self._reader = self._connect()
+                self._reader.execute("SELECT count(*) FROM runs").fetchone()
+        return [replace(run, spooled=Ranges.of(spooled[run.run_id])) for run in runs]
+
+    def commit(
+        self,
+        chunks: Sequence[SpooledChunk],
+        acked: Mapping[bytes, Ranges],
+        runs: Sequence[RunLedger],
+        *,
+        max_bytes: int,
+    ) -> Commit:
+        """One transaction: what was acknowledged leaves, the oldest make room, the new enter.
+
+        Args:
+            chunks: new ones of the present run, in order.
+            acked: by run, what to delete.
+            runs: the counts so far, the present run last; those that changed are written.
+            max_bytes: bytes of bodies to hold at most.
+
+        Raises:
+            sqlite3.Error: the disk refused; nothing changed.
+        """
+        db = self._db
+        if db is None:
+            raise sqlite3.OperationalError("the file is not open")
+        present = runs[-1].run_id
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            size = self.size_bytes
+            for run_id, ranges in acked.items():
+                for start, stop in ranges.spans:
+                    size -= _delete(db, run_id, start, stop)
+            kept = _newest(chunks, max_bytes)
+            size += sum(len(chunk.body) for chunk in kept)
+            lost = [chunk.seq for chunk in chunks[: len(chunks) - len(kept)]]
+            dropped = {present: Ranges.of(lost)} if lost else {}
+            while size > max_bytes:
+                row = db.execute("SELECT run_id, seq FROM chunks ORDER BY id LIMIT 1").fetchone()
+                size -= _delete(db, row[0], row[1], row[1] + 1)
+                dropped[row[0]] = dropped.get(row[0], NOTHING).add(row[1])
+            db.executemany(
+                "INSERT INTO chunks (run_id, seq, policy_version, size, body)"
+                " VALUES (?, ?, ?, ?, ?)",
+                ((c.run_id, c.seq, c.policy_version, len(c.body), c.body) for c in kept),
+            )
+            produced = chunks[-1].seq + 1 if chunks else 0
+            saved: list[RunLedger] = []
+            for run in runs:
+                made = produced if run.run_id == present else 0
+                after = run.after(produced=made, dropped=dropped.get(run.run_id, NOTHING))
+                before = self._saved.get(run.run_id)
+                if before is None or not before.counts_like(after):
+                    _save(db, after)
+                    saved.append(after)
+            old = [run.run_id for run in runs[:-KEEP_RUNS] if not run.spooled]
+            db.executemany("DELETE FROM runs WHERE run_id = ?", ((run_id,) for run_id in old))
+            db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise
+        self.size_bytes = size
+        self._saved.update((run.run_id, run) for run in saved)
+        for run_id in old:
+            self._saved.pop(run_id, None)
+        return Commit(Ranges.of(chunk.seq for chunk in kept), dropped, size, old)
+
+    def read(self, run_id: bytes, seq: int) -> SpooledChunk | None:
+        """One chunk, or None when it is not there; `oldest_seq` is left 0.
+
+        Raises:
+            sqlite3.Error: the disk refused; the next call opens the file anew.
+        """
+        with self._read_lock:
+            try:
+                if self._reader is None:
+                    self._reader = self._connect()
+                row = self._reader.execute(
+                    "SELECT policy_version, body FROM chunks WHERE run_id = ? AND seq = ?",
+                    (run_id, seq),
+                ).fetchone()
+            except sqlite3.Error:
+                self._close_reader()
+                raise
+        return SpooledChunk(run_id, seq, row[0], row[1]) if row is not None else None
+
+    def move_aside(self) -> Path:
+        """Closes a damaged file and gives it another name, so that a new one can be made.
+
+        Returns:
+            The new name.
+        """
+        self.close()
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        with contextlib.suppress(OSError):
+            self._path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        return aside
+
+    def close(self) -> None:
+        """Closes both connections."""
+        with self._read_lock:
+            self._close_reader()
+        self.close_writer()
+
+    def close_writer(self) -> None:
+        """Closes the writer's connection, so that it is opened anew; chunks can still be read."""
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+        self._db = None
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._reader.close()
+        self._reader = None
+
+    def _check_version(self, db: sqlite3.Connection) -> int:
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if version > _SCHEMA_VERSION:
+            raise SpoolError(
+                f"spool {self._path} is of version {version}, this agent knows "
+                f"{_SCHEMA_VERSION}: update the agent, or give it another state_dir"
+            )
+        return version
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+
+
+def _code(error: Exception) -> int:
+    """The primary result code; 0 when the error did not come from SQLite itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _delete(db: sqlite3.Connection, run_id: bytes, start: int, stop: int) -> int:
+    """Deletes `[start, stop)` of a run; returns the bytes that leave."""
+    span = (run_id, start, stop)
+    size = db.execute(
+        "SELECT coalesce(sum(size), 0) FROM chunks WHERE run_id = ? AND seq >= ? AND seq < ?", span
+    ).fetchone()[0]
+    db.execute("DELETE FROM chunks WHERE run_id = ? AND seq >= ? AND seq < ?", span)
+    return int(size)
+
+
+def _save(db: sqlite3.Connection, run: RunLedger) -> None:
+    db.execute(
+        "INSERT INTO runs (run_id, produced, dropped) VALUES (?, ?, ?)"
+        " ON CONFLICT (run_id) DO UPDATE SET"
+        " produced = excluded.produced, dropped = excluded.dropped",
+        (run.run_id, run.produced, json.dumps(run.dropped.spans)),
+    )
+
+
+def _spans(text: str) -> Ranges:
+    return Ranges.from_spans((int(start), int(stop)) for start, stop in json.loads(text))
+
+
+def _newest(chunks: Sequence[SpooledChunk], max_bytes: int) -> Sequence[SpooledChunk]:
+    """The longest tail that fits."""
+    size = 0
+    for index in range(len(chunks) - 1, -1, -1):
+        size += len(chunks[index].body)
+        if size > max_bytes:
+            return chunks[index + 1 :]
+    return chunks

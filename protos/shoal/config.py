@@ -1,0 +1,165 @@
+"""Configuration: frozen dataclasses from TOML, then `SHOAL_*` variables, then flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shoal.errors import ConfigError
+
+PREFIX = "SHOAL_"
+T = TypeVar("T")
+
+
+def load_config(
+    cls: type[T],
+    path: Path | None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, object] | None = None,
+) -> T:
+    """Builds a configuration.
+
+    Args:
+        cls: A frozen dataclass; its fields may be dataclasses in turn.
+        path: A TOML file, or None for defaults only. Paths in it are relative to its directory.
+        environ: `SHOAL_BROKER__PORT=8883` sets `broker.port`; names that start none of `cls`'s
+            keys are left alone, as other programs of ours read them.
+        overrides: From flags: dotted key to value; None means the flag was not given.
+
+    Raises:
+        ConfigError: The file is missing or malformed, a key is unknown, a value has the wrong type
+            or lies out of its range.
+    """
+    tree = _read(path) if path is not None else {}
+    where = str(path) if path is not None else "configuration"
+    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name, text in sorted(environ.items()):
+        keys = name.removeprefix(PREFIX).lower().split("__")
+        if name.startswith(PREFIX) and keys[0] in fields:
+            _put(tree, keys, _Text(text))
+    for dotted, value in (overrides or {}).items():
+        if value is not None:
+            _put(tree, dotted.split("."), value)
+    base = path.parent if path is not None else Path()
+    return typing.cast("T", _build(cls, tree, where, "", base))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; give another with --config") from error
+    except (OSError, ValueError) as error:  # not TOML, not UTF-8, a number of 5000 digits
+        raise ConfigError(f"{path}: {error}") from error
+
+
+class _Text(str):
+    """The value of a variable: read as TOML, unless the key wants text as it stands."""
+
+    __slots__ = ()
+
+
+def _parse_scalar(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return str(text)
+
+
+def _put(tree: dict[str, Any], keys: list[str], value: object) -> None:
+    for key in keys[:-1]:
+        branch = tree.setdefault(key, {})
+        if not isinstance(branch, dict):
+            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a table")
+        tree = branch
+    tree[keys[-1]] = value
+
+
+def _build(cls: Any, tree: object, where: str, prefix: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{where}: {prefix.rstrip('.')} must be a table, not {tree!r}")
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for key in tree:
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key {prefix}{key!s}{_nearest(str(key), fields)}")
+    values: dict[str, object] = {}
+    for name, field in fields.items():
+        key = f"{prefix}{name}"
+        if name in tree:
+            values[name] = _convert(hints[name], tree[name], where, key, base)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}: {key} is missing; it must be given")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {prefix}{error}") from error
+
+
+def _nearest(key: str, known: typing.Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(key, names, 1, 0.5)
+    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(sorted(names))}"
+
+
+def _convert(hint: Any, value: object, where: str, key: str, base: Path) -> object:  # noqa: ANN401 a type
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(args, value, where, key, base)
+    if isinstance(value, _Text):
+        as_it_stands = hint in (str, Path) or (origin is typing.Literal and value in args)
+        value = str(value) if as_it_stands else _parse_scalar(value)
+    if dataclasses.is_dataclass(hint):
+        return _convert_table(hint, value, where, key, base)
+    if origin in (tuple, list) and isinstance(value, list | tuple):
+        return origin(_convert(args[0], item, where, key, base) for item in value)
+    if origin is dict and isinstance(value, Mapping):
+        return dict(value)
+    if origin is typing.Literal and value in args:
+        return value
+    if origin is None and _fits(hint, value):
+        return base / str(value) if hint is Path else float(value) if hint is float else value  # type: ignore[arg-type]
+    raise ConfigError(f"{where}: {key} = {value!r}; it must be {_describe(hint)}")
+
+
+def _convert_union(
+    options: tuple[Any, ...], value: object, where: str, key: str, base: Path
+) -> object:
+    if value is None and type(None) in options:
+        return None
+    options = tuple(option for option in options if option is not type(None))
+    for option in options[:-1]:
+        try:
+            return _convert(option, value, where, key, base)
+        except ConfigError:
+            continue
+    return _convert(options[-1], value, where, key, base)
+
+
+def _convert_table(cls: Any, value: object, where: str, key: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
+    return value if isinstance(value, cls) else _build(cls, value, where, f"{key}.", base)
+
+
+def _fits(hint: Any, value: object) -> bool:  # noqa: ANN401 a type
+    if isinstance(value, bool):  # bool is an int in Python, and never meant as one here
+        return hint in (bool, object)
+    if hint is float and isinstance(value, int):
+        return abs(value) <= sys.float_info.max
+    allowed = {float: (int, float), Path: (str, Path)}.get(hint, hint)
+    return isinstance(value, allowed)
+
+
+def _describe(hint: Any) -> str:  # noqa: ANN401 a type
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(repr(arg) for arg in typing.get_args(hint))
+    return f"of type {hint.__name__ if isinstance(hint, type) else hint}"

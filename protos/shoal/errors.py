@@ -1,0 +1,115 @@
+"""Every error Shoal raises on purpose, and the exit code each one means.
+
+ShoalError
+├── WireError                 bytes that came from elsewhere are not what they must be
+│   ├── UnsupportedVersion    a newer or unknown major version
+│   ├── LimitExceeded         larger than a stated limit; nothing was allocated
+│   └── ChunkRejected         well-formed, but not a chunk this learner can train from
+├── ConfigError               a file, variable or flag is wrong
+├── EnvironmentFailed         the environment cannot be made or breaks its contract
+├── IdentityError             a certificate, key or name is missing, unreadable or refused
+├── ConnectionFailed          a server cannot be reached or refused us
+├── DeadlineExceeded          it did not happen in time
+├── PolicyRejected            a policy was not accepted; the one before stays
+├── SpoolError                the device's disk queue
+├── JournalError              the learner's durable record
+├── CheckpointError           a checkpoint cannot be written or restored
+├── PolicyLogError            the log of published policies
+└── ServiceEnded              a service of a process ended when none should
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ShoalError(Exception):
+    """The root. `str(error)` is one line for a person: what, where, and what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class WireError(ShoalError):
+    """Bytes from elsewhere are malformed."""
+
+
+class UnsupportedVersion(WireError):
+    """The message was written in a major version this program does not speak."""
+
+
+class LimitExceeded(WireError):
+    """A stated size is over its limit. Nothing of that size was allocated."""
+
+
+class ChunkRejected(WireError):
+    """A well-formed chunk that cannot be trained from.
+
+    Attributes:
+        reason: A slug: `fingerprint`, `shape`, `dtype`, `non_finite`, `size` or `index`.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ConfigError(ShoalError):
+    """A configuration file, a `SHOAL_*` variable or a flag is wrong."""
+
+    exit_code = 4
+
+
+class EnvironmentFailed(ShoalError):
+    """The environment is unknown, cannot be made, or breaks its contract."""
+
+    exit_code = 4
+
+
+class IdentityError(ShoalError):
+    """A certificate, key or name is missing, unreadable or refused."""
+
+    exit_code = 2
+
+
+class ConnectionFailed(ShoalError):
+    """A server cannot be reached, or it refused us."""
+
+    exit_code = 2
+
+
+class DeadlineExceeded(ShoalError):
+    """It did not happen in the time given."""
+
+    exit_code = 3
+
+
+class PolicyRejected(ShoalError):
+    """A policy was not accepted; the one before it stays in use.
+
+    Attributes:
+        reason: A slug such as `signature`, `digest`, `rollback`, `fleet`, `self_test`.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class SpoolError(ShoalError):
+    """The device's disk queue cannot be opened or written."""
+
+
+class JournalError(ShoalError):
+    """The learner's durable record cannot be opened or written."""
+
+
+class CheckpointError(ShoalError):
+    """A checkpoint cannot be written or restored."""
+
+
+class PolicyLogError(ShoalError):
+    """The log of published policies cannot be opened or written."""
+
+
+class ServiceEnded(ShoalError):
+    """A service of a process ended when none should."""

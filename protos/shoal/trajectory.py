@@ -1,0 +1,327 @@
+"""Chunks of experience: their values, their bytes, and what makes one acceptable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from shoal.errors import ChunkRejected, LimitExceeded, WireError
+from shoal.noise import RUN_ID_BYTES
+from shoal.spaces import EnvSpec, action_dtype, action_shape, observation_box
+from shoal.tensors import Array, decode_tensor, encode_tensor
+from shoal.v1 import trajectory_pb2 as pb
+from shoal.wire import frame, parse, unframe
+
+MAX_ENVELOPE_BYTES = 1024 * 1024  # a broker's usual limit; 96 KiB is what chunks should aim for
+MAX_BODY_BYTES = 64 * 1024 * 1024  # a chunk once decompressed
+DIGEST_BYTES = 32
+_ZSTD_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An episode that ended in a chunk.
+
+    Attributes:
+        env: Index of the environment on the device.
+        step: Index in the chunk of the episode's last step.
+        total_return: Sum of raw rewards over the whole episode.
+        length: Environment steps over the whole episode.
+    """
+
+    env: int
+    step: int
+    total_return: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """T consecutive steps of N environments of one run, under one policy version.
+
+    Attributes:
+        spec_fingerprint: 32 bytes, of the spaces.
+        policy_version: The version that acted.
+        policy_digest: 32 bytes, of the graph and tensors that were loaded.
+        first_step: Vector steps of this run before the chunk.
+        observations: `[T+1, N, ...]` in the environment's dtype. Where an episode ended at t,
+            `observations[t+1, n]` is the first of the next one.
+        actions: `[T, N, ...]` int64 counted from 0, or float32 as sampled, not clipped.
+        log_probs: `[T, N]` float32, log-density of `actions` under the graph that sampled.
+        rewards: `[T, N]` float32.
+        terminated: `[T, N]` bool; the future is worth nothing.
+        truncated: `[T, N]` bool; the future is worth the value of the final observation.
+        final_index: `[K]` int32, `t * N + n` of each end of an episode, increasing.
+        final_observations: `[K, ...]`, the true last observation of each.
+        episodes: One for each end, in the same order.
+    """
+
+    spec_fingerprint: bytes
+    policy_version: int
+    policy_digest: bytes
+    first_step: int
+    observations: Array
+    actions: Array
+    log_probs: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_index: NDArray[np.int32]
+    final_observations: Array
+    episodes: tuple[Episode, ...]
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.rewards.shape[0])
+
+    @property
+    def envs(self) -> int:
+        """N."""
+        return int(self.rewards.shape[1])
+
+    @property
+    def transitions(self) -> int:
+        """T * N."""
+        return int(self.rewards.size)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChunkKey:
+    """What names a chunk for ever."""
+
+    device_id: str
+    run_id: bytes
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A chunk on its way.
+
+    Attributes:
+        key: Who made it, and its number.
+        body: What `encode_chunk` gave.
+        oldest_seq: Nothing of this run below it will be sent again.
+    """
+
+    key: ChunkKey
+    body: bytes
+    oldest_seq: int
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    """Serializes and compresses a chunk: the body of an envelope."""
+    message = pb.TrajectoryChunk(
+        spec_fingerprint=chunk.spec_fingerprint,
+        policy_version=chunk.policy_version,
+        policy_digest=chunk.policy_digest,
+        first_step=chunk.first_step,
+        observations=encode_tensor("", chunk.observations),
+        actions=encode_tensor("", chunk.actions),
+        log_probs=encode_tensor("", chunk.log_probs),
+        rewards=encode_tensor("", chunk.rewards),
+        terminated=encode_tensor("", chunk.terminated),
+        truncated=encode_tensor("", chunk.truncated),
+        final_index=encode_tensor("", chunk.final_index),
+        final_observations=encode_tensor("", chunk.final_observations),
+        episodes=[
+            pb.Episode(env=e.env, step=e.step, total_return=e.total_return, length=e.length)
+            for e in chunk.episodes
+        ],
+    )
+    raw = message.SerializeToString(deterministic=True)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=False).compress(raw)
+
+
+def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
+    """Reads what `encode_chunk` wrote; arrays are read-only.
+
+    Raises:
+        LimitExceeded: It says it is larger than `max_bytes`; it was not decompressed.
+        WireError: It is malformed or inconsistent in itself.
+    """
+    message = parse(pb.TrajectoryChunk, _decompress(body, max_bytes))
+    if len(message.policy_digest) != DIGEST_BYTES or len(message.spec_fingerprint) != DIGEST_BYTES:
+        raise WireError(f"chunk: digests must be {DIGEST_BYTES} bytes")
+    chunk = Chunk(
+        spec_fingerprint=message.spec_fingerprint,
+        policy_version=message.policy_version,
+        policy_digest=message.policy_digest,
+        first_step=message.first_step,
+        observations=decode_tensor(message.observations),
+        actions=decode_tensor(message.actions),
+        log_probs=decode_tensor(message.log_probs),
+        rewards=decode_tensor(message.rewards),
+        terminated=decode_tensor(message.terminated),
+        truncated=decode_tensor(message.truncated),
+        final_index=decode_tensor(message.final_index),
+        final_observations=decode_tensor(message.final_observations),
+        episodes=tuple(Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes),
+    )
+    _check_columns(chunk)
+    return chunk
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """Frames an envelope.
+
+    Raises:
+        LimitExceeded: It is larger than `MAX_ENVELOPE_BYTES`.
+    """
+    data = frame(
+        pb.TrajectoryEnvelope(
+            device_id=envelope.key.device_id,
+            run_id=envelope.key.run_id,
+            seq=envelope.key.seq,
+            codec=pb.CODEC_ZSTD,
+            raw_bytes=_content_size(envelope.body),
+            body=envelope.body,
+            oldest_seq=envelope.oldest_seq,
+        )
+    )
+    if len(data) > MAX_ENVELOPE_BYTES:
+        raise LimitExceeded(
+            f"chunk: {len(data)} bytes, the limit is {MAX_ENVELOPE_BYTES}; lower chunk_steps"
+        )
+    return data
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """Reads a framed envelope; the body is not decompressed.
+
+    Raises:
+        WireError: The frame, the codec or the key is wrong.
+    """
+    message = unframe(pb.TrajectoryEnvelope, data, max_bytes=MAX_ENVELOPE_BYTES)
+    if message.codec != pb.CODEC_ZSTD:
+        raise WireError(f"chunk: unknown codec {message.codec}; update this program")
+    if len(message.run_id) != RUN_ID_BYTES:
+        raise WireError(f"chunk: run_id must be {RUN_ID_BYTES} bytes, not {len(message.run_id)}")
+    if max(message.seq, message.oldest_seq) >= 1 << 62 or message.oldest_seq > message.seq:
+        raise WireError(f"chunk: seq {message.seq}, oldest_seq {message.oldest_seq}")
+    key = ChunkKey(message.device_id, message.run_id, message.seq)
+    return Envelope(key=key, body=message.body, oldest_seq=message.oldest_seq)
+
+
+def validate_chunk(chunk: Chunk, spec: EnvSpec) -> None:
+    """Checks that a chunk fits the spaces a learner trains for.
+
+    Raises:
+        ChunkRejected: With the reason `fingerprint`, `dtype`, `shape`, `index` or `non_finite`.
+    """
+    if chunk.spec_fingerprint != spec.fingerprint:
+        raise ChunkRejected(
+            "fingerprint",
+            f"chunk was made in other spaces than those of {spec.env_id}; "
+            "point the device at the right fleet or environment",
+        )
+    box = observation_box(spec)
+    wanted = box.dtype.newbyteorder("<")
+    for name, array in (
+        ("observations", chunk.observations),
+        ("final_observations", chunk.final_observations),
+    ):
+        lead = 2 if name == "observations" else 1
+        if array.dtype != wanted:
+            raise ChunkRejected("dtype", f"{name} are {array.dtype}, they must be {wanted}")
+        if array.shape[lead:] != box.shape:
+            raise ChunkRejected("shape", f"{name} are {array.shape[lead:]}, not {box.shape}")
+    if chunk.actions.dtype != action_dtype(spec.action):
+        raise ChunkRejected("dtype", f"actions are {chunk.actions.dtype}")
+    if chunk.actions.shape[2:] != action_shape(spec.action):
+        raise ChunkRejected("shape", f"actions are {chunk.actions.shape[2:]}")
+    _check_values(chunk, spec)
+
+
+def _check_values(chunk: Chunk, spec: EnvSpec) -> None:
+    floats = {
+        "observations": chunk.observations,
+        "final_observations": chunk.final_observations,
+        "actions": chunk.actions,
+        "log_probs": chunk.log_probs,
+        "rewards": chunk.rewards,
+    }
+    for name, array in floats.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ChunkRejected("non_finite", f"{name} hold NaN or infinity; mend the environment")
+    if chunk.actions.dtype.kind == "i" and chunk.actions.size:
+        low, high = int(chunk.actions.min()), int(chunk.actions.max())
+        if low < 0 or high >= getattr(spec.action, "n", 0):
+            raise ChunkRejected("index", f"actions reach from {low} to {high}: out of their space")
+
+
+def _check_columns(chunk: Chunk) -> None:
+    wanted = {
+        "log_probs": (chunk.log_probs, "f4"),
+        "rewards": (chunk.rewards, "f4"),
+        "terminated": (chunk.terminated, "b1"),
+        "truncated": (chunk.truncated, "b1"),
+        "final_index": (chunk.final_index, "i4"),
+    }
+    for name, (array, code) in wanted.items():
+        if array.dtype != np.dtype(code):
+            raise WireError(f"chunk: {name} must be {np.dtype(code)}, not {array.dtype}")
+    lead = chunk.rewards.shape
+    if chunk.rewards.ndim != len("TN") or 0 in lead:
+        raise WireError(f"chunk: rewards must be [T, N], not {lead}")
+    for name, array in (
+        ("log_probs", chunk.log_probs),
+        ("terminated", chunk.terminated),
+        ("truncated", chunk.truncated),
+    ):
+        if array.shape != lead:
+            raise WireError(f"chunk: {name} are {array.shape}, rewards are {lead}")
+    if chunk.actions.shape[:2] != lead:
+        raise WireError(f"chunk: actions are {chunk.actions.shape}, rewards are {lead}")
+    if chunk.observations.shape[:2] != (lead[0] + 1, lead[1]):
+        raise WireError(f"chunk: observations are {chunk.observations.shape}, rewards are {lead}")
+    if chunk.first_step >= 1 << 62 or chunk.policy_version >= 1 << 62:
+        raise WireError("chunk: a counter is out of range")
+    _check_ends(chunk)
+
+
+def _check_ends(chunk: Chunk) -> None:
+    ends = np.flatnonzero(chunk.terminated | chunk.truncated)
+    if chunk.final_index.ndim != 1 or not np.array_equal(ends, chunk.final_index):
+        raise WireError("chunk: final_index must name each end of an episode, in order")
+    if chunk.final_observations.shape[:1] != ends.shape:
+        raise WireError("chunk: there must be one final observation for each end of an episode")
+    if chunk.final_observations.shape[1:] != chunk.observations.shape[2:]:
+        raise WireError("chunk: final observations must be shaped like observations")
+    if [e.step * chunk.envs + e.env for e in chunk.episodes] != ends.tolist():
+        raise WireError("chunk: there must be one episode for each end, in order")
+    for episode in chunk.episodes:
+        if episode.env >= chunk.envs:
+            raise WireError(f"chunk: episode of environment {episode.env} of {chunk.envs}")
+        if not np.isfinite(episode.total_return) or not 1 <= episode.length < 1 << 62:
+            raise WireError("chunk: an episode's return or length is out of range")
+
+
+def _content_size(body: bytes) -> int:
+    try:
+        size = zstandard.frame_content_size(body)
+    except zstandard.ZstdError as error:
+        raise WireError(f"chunk: not a zstd frame ({error})") from error
+    if size < 0:
+        raise WireError("chunk: the zstd frame does not say its size")
+    return int(size)
+
+
+def _decompress(body: bytes, max_bytes: int) -> bytes:
+    size = _content_size(body)
+    if size > max_bytes:
+        raise LimitExceeded(f"chunk: {size} bytes once decompressed, the limit is {max_bytes}")
+    try:
+        # The content size is bounded above, and the decompressor never writes beyond it.
+        raw = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(
+            body, allow_extra_data=False
+        )
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise WireError(f"chunk: cannot be decompressed ({error})") from error
+    if len(raw) != size:
+        raise WireError(f"chunk: {len(raw)} bytes once decompressed, it said {size}")
+    return raw

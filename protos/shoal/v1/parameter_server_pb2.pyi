@@ -1,0 +1,45 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchRequest(_message.Message):
+    __slots__ = ("fleet", "device_id", "have_version", "have_digest")
+    FLEET_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    HAVE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    fleet: str
+    device_id: str
+    have_version: int
+    have_digest: bytes
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ...) -> None: ...
+
+class GetGraphRequest(_message.Message):
+    __slots__ = ("fleet", "digest")
+    FLEET_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    fleet: str
+    digest: bytes
+    def __init__(self, fleet: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class GetPolicyRequest(_message.Message):
+    __slots__ = ("fleet", "version")
+    FLEET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    fleet: str
+    version: int
+    def __init__(self, fleet: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("version", "total_bytes", "offset", "data")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    total_bytes: int
+    offset: int
+    data: bytes
+    def __init__(self, version: _Optional[int] = ..., total_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...

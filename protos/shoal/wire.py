@@ -1,0 +1,123 @@
+"""The frame around every message: magic, major version, checksum, protobuf.
+
+A frame is `b"SHL"`, one byte of major version, the CRC-32 of the payload (4 bytes, little-endian),
+then the serialized message. TLS guards the way; the checksum guards disks and brokers, so that a
+flipped bit anywhere is a `WireError` and never another message.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
+
+MAJOR_VERSION = 1
+MAGIC = b"SHL"
+_HEADER = struct.Struct("<3sBI")
+HEADER_BYTES = _HEADER.size
+MAX_CONTROL_BYTES = 256 * 1024  # status, telemetry, event, ack
+MAX_RECORDS = 65_536  # fields of one large message; a parser spends up to 40 times their bytes
+_COUNT_OVER_BYTES = 64 * 1024  # below it no number of fields can take much memory
+
+M = TypeVar("M", bound=Message)
+
+
+def frame(message: Message) -> bytes:
+    """Serializes a message into a frame. Equal messages give equal bytes."""
+    payload = message.SerializeToString(deterministic=True)
+    return _HEADER.pack(MAGIC, MAJOR_VERSION, zlib.crc32(payload)) + payload
+
+
+def unframe(cls: type[M], data: bytes, *, max_bytes: int = MAX_CONTROL_BYTES) -> M:
+    """Reads a frame.
+
+    Args:
+        cls: The message type that is expected.
+        data: The whole frame.
+        max_bytes: The largest frame to accept; checked before anything is parsed.
+
+    Raises:
+        LimitExceeded: `data` is longer than `max_bytes`.
+        UnsupportedVersion: The major version is not ours.
+        WireError: Anything else is wrong with the bytes.
+    """
+    if len(data) > max_bytes:
+        raise LimitExceeded(
+            f"{cls.DESCRIPTOR.name}: {len(data)} bytes, the limit is {max_bytes}; "
+            "send smaller messages"
+        )
+    if len(data) < HEADER_BYTES:
+        raise WireError(f"{cls.DESCRIPTOR.name}: {len(data)} bytes are too few for a frame")
+    magic, version, checksum = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise WireError(f"{cls.DESCRIPTOR.name}: not a Shoal frame (it starts with {magic!r})")
+    if version != MAJOR_VERSION:
+        raise UnsupportedVersion(
+            f"{cls.DESCRIPTOR.name}: wire version {version}, this program speaks {MAJOR_VERSION}; "
+            "update the older side"
+        )
+    payload = memoryview(data)[HEADER_BYTES:]
+    if zlib.crc32(payload) != checksum:
+        raise WireError(f"{cls.DESCRIPTOR.name}: the checksum does not match; bytes were damaged")
+    return parse(cls, bytes(payload))
+
+
+def parse(cls: type[M], payload: bytes) -> M:
+    """Parses protobuf bytes that carry no frame of their own.
+
+    Raises:
+        LimitExceeded: They hold more than `MAX_RECORDS` fields, counting repeated ones each time.
+        WireError: They are not a serialized `cls`.
+    """
+    if len(payload) > _COUNT_OVER_BYTES:
+        _check_records(cls.DESCRIPTOR.name, payload)
+    message = cls()
+    try:
+        message.ParseFromString(payload)
+    except (DecodeError, ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"{cls.DESCRIPTOR.name}: cannot be parsed ({error})") from error
+    return message
+
+
+def _check_records(name: str, payload: bytes) -> None:
+    at = 0
+    for _ in range(MAX_RECORDS):
+        if at == len(payload):
+            return
+        at = _after_record(name, payload, at)
+        if at > len(payload):
+            raise WireError(f"{name}: cannot be parsed (it ends within a field)")
+    if at < len(payload):
+        raise LimitExceeded(f"{name}: more than {MAX_RECORDS} fields")
+
+
+def _after_record(name: str, payload: bytes, at: int) -> int:
+    """Where the next record starts; what is in groups counts as records too."""
+    tag, at = _varint(name, payload, at)
+    match tag & 7:
+        case 0:
+            return _varint(name, payload, at)[1]
+        case 1:
+            return at + 8
+        case 2:
+            length, at = _varint(name, payload, at)
+            return at + length
+        case 3 | 4:
+            return at
+        case 5:
+            return at + 4
+        case kind:
+            raise WireError(f"{name}: cannot be parsed (wire type {kind})")
+
+
+def _varint(name: str, payload: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(payload[at : at + 10]):
+        value |= (byte & 0x7F) << (7 * index)
+        if not byte & 0x80:
+            return value, at + index + 1
+    raise WireError(f"{name}: cannot be parsed (a number does not end)")

@@ -1,0 +1,247 @@
+"""The learner as a whole, killed and resumed at any point; all of it real but the network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sim import SimDevice, on_loop
+from strategies import RUN_ID, cartpole_spec, make_chunk
+
+from cloud_learner.admission import decide
+from cloud_learner.app import Core, open_core
+from cloud_learner.arrivals import Birth, open_reports
+from cloud_learner.audit import Disposition, RunKey
+from cloud_learner.config import LearnerConfig, OptimiserConfig, TrainingConfig
+from cloud_learner.journal import Entry
+from cloud_learner.replay import Admitted
+from cloud_learner.state_dir import StateDir
+from shoal.errors import ConfigError
+from shoal.spaces import Discrete
+from shoal.trajectory import Chunk, ChunkKey, encode_chunk
+from shoal.v1 import device_pb2 as pb
+
+SPEC = cartpole_spec()
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+BATCH, CHUNKS = 16, 12
+
+
+def config_in(directory: Path, *, checkpoint_interval_s: float = 0.0) -> LearnerConfig:
+    return LearnerConfig(
+        fleet="demo",
+        identity=directory,
+        state_dir=directory,
+        training=TrainingConfig(
+            batch_steps=BATCH,
+            hidden=(8,),
+            max_lag=10_000,
+            optimiser=OptimiserConfig(epochs=2, minibatches=2),
+        ),
+        checkpoint_interval_s=checkpoint_interval_s,
+        tensorboard=False,
+    )
+
+
+@asynccontextmanager
+async def learning(config: LearnerConfig, *, kill: bool = False) -> AsyncIterator[Core]:
+    """A learner that trains; at the end it is stopped, or killed so that nothing is saved."""
+    torch.set_num_threads(1)
+    state = StateDir.open(config.state_dir, resume=True)
+    async with AsyncExitStack() as stack:
+        core = open_core(config, state, KEY, stack, rng=random.Random(0))
+        core.parts.fleet.note_status(Birth(birth(), SPEC))
+        async with asyncio.TaskGroup() as group:
+            training = group.create_task(core.trainer.serve(core.restored))
+            while core.trainer.standard() is None:  # noqa: ASYNC110 - nothing else tells
+                await asyncio.sleep(0)
+            yield core
+            core.trainer._midway = core.trainer._midway or kill
+            training.cancel()
+
+
+def birth() -> pb.Status:
+    return pb.Status(
+        device_id="pi-1", run_id=RUN_ID, state=pb.DEVICE_STATE_ONLINE, env_spec=SPEC.to_pb()
+    )
+
+
+def chunk_of(core: Core, seq: int) -> Chunk:
+    known = core.parts.versions.find(1)
+    assert known is not None
+    assert known.digest is not None
+    return replace(make_chunk(SPEC, seed=seq), policy_version=1, policy_digest=known.digest)
+
+
+def take_in(core: Core, seqs: range) -> None:
+    """Does what ingest does with chunks, in this order."""
+    standard = core.trainer.standard()
+    assert standard is not None
+    for seq in seqs:
+        key, chunk = ChunkKey("pi-1", RUN_ID, seq), chunk_of(core, seq)
+        verdict = decide(chunk, standard)
+        assert verdict.disposition is Disposition.TRAINED
+        entry = Entry(key, verdict.disposition, encode_chunk(chunk), 1, chunk.transitions)
+        (position,) = core.parts.journal.append_many([entry])
+        if position is not None:
+            core.parts.replay.add([Admitted(key, position, chunk, verdict.version_updates)])
+
+
+async def until_trained(core: Core, batches: int) -> None:
+    while core.parts.counters["batches"] < batches:  # noqa: ASYNC110 - nothing else tells
+        await asyncio.sleep(0)
+
+
+def weights(core: Core) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    assert core.trainer._brain is not None
+    return core.trainer._brain.learner.state_dict()["weights"].numpy()
+
+
+async def train_through(directory: Path, kills: list[int], interval_s: float) -> Core:
+    """Trains from all chunks, killed after some batches of each life; returns the last core."""
+    config = config_in(directory, checkpoint_interval_s=interval_s)
+    for batches in kills:
+        async with learning(config, kill=True) as core:
+            take_in(core, range(CHUNKS))
+            await until_trained(core, batches)
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        while core.parts.replay.steps:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+        while core.trainer._midway:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0)
+    return core
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 1e9])
+@pytest.mark.parametrize("kills", [[0], [1], [3], [2, 1], [1, 0, 2]])
+def test_a_learner_that_was_killed_ends_with_the_weights_of_one_that_was_not(
+    tmp_path: Path, kills: list[int], interval_s: float
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        (tmp_path / "whole").mkdir()
+        (tmp_path / "killed").mkdir()
+        whole = await train_through(tmp_path / "whole", [], interval_s)
+        killed = await train_through(tmp_path / "killed", kills, interval_s)
+        np.testing.assert_array_equal(weights(killed), weights(whole))
+
+    scenario()
+
+
+@on_loop
+async def test_versions_and_updates_never_go_back_after_a_kill(tmp_path: Path) -> None:
+    config = config_in(tmp_path, checkpoint_interval_s=1e9)
+    async with learning(config, kill=True) as core:
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 4)
+        before = core.parts.policy_log.list()[0].manifest
+    async with learning(config) as core:
+        manifests = [info.manifest for info in core.parts.policy_log.list()]
+        resumed = next(each for each in manifests if each.reason == "resume")
+        assert resumed.version > before.version
+        assert resumed.updates >= before.updates
+        assert core.parts.parameter_server.offered_version >= resumed.version
+
+
+@on_loop
+async def test_a_stopped_learner_resumes_without_training_anything_again(tmp_path: Path) -> None:
+    config = config_in(tmp_path, checkpoint_interval_s=1e9)
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 6)
+        expected = weights(core)
+    async with learning(config) as core:
+        assert core.parts.replay.steps == 0
+        np.testing.assert_array_equal(weights(core), expected)
+        assert core.parts.stats.env_steps == CHUNKS * 8
+
+
+@on_loop
+async def test_the_return_of_the_last_episodes_is_known_right_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path)
+    async with learning(config, kill=True) as core:
+        take_in(core, range(CHUNKS))
+        assert np.isnan(core.parts.stats.return_mean)  # only ingest counts, and it is not here
+    async with learning(config) as core:
+        assert core.parts.stats.return_mean == 21.5
+
+
+@on_loop
+async def test_what_devices_reported_before_a_restart_is_still_audited(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    device = SimDevice("pi-1")
+    device.produce(b"never sent")
+    async with learning(config) as core:
+        for report in open_reports([device.telemetry_message()]).telemetries:
+            core.parts.fleet.note_telemetry(report)
+    async with learning(config) as core:
+        total = core.parts.fleet.audit().total
+        assert (total.produced, total.in_flight, total.balanced) == (1, 1, True)
+
+
+@on_loop
+async def test_a_chunk_over_the_lag_bound_is_never_trained_and_expires_in_the_journal(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path)
+    config = replace(config, training=replace(config.training, max_lag=4))
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 2)
+        while core.parts.replay.steps:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+        while core.trainer._midway:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0)
+        decided = core.parts.journal.decided(RunKey("pi-1", RUN_ID))
+        assert (decided.trained.count(), decided.expired.count()) == (4, 8)
+        assert core.parts.counters["expired_in_replay"] == 8
+
+
+@on_loop
+async def test_a_full_disk_stops_publishing_and_saving_but_not_training(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    async with learning(config) as core:
+        versions = tmp_path / "policies" / "versions"
+        moved = tmp_path / "policies" / "away"
+        versions.rename(moved)
+        take_in(core, range(6))
+        await until_trained(core, 3)
+        assert core.parts.fleet.learner_state == "cannot_publish"
+        moved.rename(versions)
+        take_in(core, range(6, CHUNKS))
+        await until_trained(core, 6)
+        assert core.parts.fleet.learner_state == "training"
+
+
+@on_loop
+async def test_a_device_with_other_spaces_gets_an_event_and_stops_nothing(tmp_path: Path) -> None:
+    async with learning(config_in(tmp_path)) as core:
+        other = replace(SPEC, action=Discrete(3))
+        status = birth()
+        status.device_id = "pi-2"
+        core.parts.fleet.note_status(Birth(status, other))
+        described = core.parts.fleet.describe("pi-2")
+        assert described is not None
+        assert [known.event.name for known in described.events] == ["spec_mismatch"]
+
+
+def test_a_new_run_is_not_started_over_an_old_one(tmp_path: Path) -> None:
+    @on_loop
+    async def scenario() -> None:
+        async with learning(config_in(tmp_path)):
+            pass
+
+    scenario()
+    with pytest.raises(ConfigError, match="shoal learner resume"):
+        StateDir.open(tmp_path, resume=False)
+    assert StateDir.open(tmp_path, resume=True).holds_a_run

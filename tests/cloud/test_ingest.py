@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sim import TOPICS, SimDevice, on_loop
+from strategies import DIGEST, cartpole_spec, make_chunk
+
+from cloud_learner.admission import KnownVersion, KnownVersions, Standard
+from cloud_learner.arrivals import open_chunks, open_reports
+from cloud_learner.audit import Decided, Disposition, RunKey
+from cloud_learner.config import IngestConfig, JournalConfig
+from cloud_learner.fleet import Fleet, LearnerFacts
+from cloud_learner.inbox import Inbox, Lane, Message
+from cloud_learner.ingest import Ingest, IngestParts
+from cloud_learner.journal import Journal
+from cloud_learner.replay import Replay
+from cloud_learner.training_stats import TrainingStats
+from shoal.errors import WireError
+from shoal.trajectory import Envelope, encode_chunk, encode_envelope
+from shoal.v1 import device_pb2 as pb
+from shoal.wire import frame
+
+SPEC = cartpole_spec()
+CHUNK = replace(make_chunk(SPEC), policy_version=1)
+GOOD = encode_chunk(CHUNK)
+FOREIGN = encode_chunk(replace(CHUNK, spec_fingerprint=bytes(32)))
+
+
+def standard(*, updates_now: int = 0, max_lag: int = 10) -> Standard:
+    versions = KnownVersions(lambda _: None, highest=0)
+    versions.add(1, KnownVersion(0, DIGEST))
+    return Standard(SPEC, versions, updates_now, max_lag)
+
+
+@dataclass
+class Bench:
+    """An ingest with everything around it real but the broker."""
+
+    inbox: Inbox
+    journal: Journal
+    replay: Replay
+    fleet: Fleet
+    stats: TrainingStats
+    counters: Counter[str]
+    acks: list[tuple[str, bytes]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    standard: Standard | None = field(default_factory=standard)
+
+    def publish_ack(self, device_id: str, payload: bytes) -> None:
+        self.acks.append((device_id, payload))
+        self.changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Waits for a condition; a hang is the test's timeout."""
+        while not holds():  # noqa: ASYNC110 - many parts may make it true
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def ingesting(path: Path, *, max_file_bytes: int = 0) -> AsyncIterator[Bench]:
+    counters: Counter[str] = Counter()
+    with Journal(path / "journal.db", JournalConfig(0, max_file_bytes)) as journal:
+        replay, stats = Replay(10_000), TrainingStats()
+        facts = LearnerFacts(
+            decided=journal.decided,
+            updates=lambda: 0,
+            updates_of=lambda _: None,
+            replay_steps=lambda: replay.steps,
+            counters=counters,
+        )
+        bench = Bench(Inbox.of(64), journal, replay, Fleet(facts, stats), stats, counters)
+        ingest = Ingest(
+            IngestParts(bench.inbox, journal, replay, bench.fleet, stats, counters),
+            IngestConfig(ack_repeat_s=0.01),
+            standard=lambda: bench.standard,
+            publish_ack=bench.publish_ack,
+            rng=random.Random(0),
+        )
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(ingest.serve_chunks()),
+                group.create_task(ingest.serve_reports()),
+                group.create_task(ingest.repeat_acks()),
+            ]
+            yield bench
+            for task in tasks:
+                task.cancel()
+
+
+def events_of(bench: Bench, device_id: str) -> list[str]:
+    described = bench.fleet.describe(device_id)
+    return [] if described is None else [known.event.name for known in described.events]
+
+
+@on_loop
+async def test_a_chunk_is_journaled_then_acknowledged_then_ready_to_train(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        key = device.produce(GOOD)
+        bench.inbox.offer(device.message(key))
+        await bench.until(lambda: bool(bench.acks))
+        assert bench.journal.decided(RunKey("pi-1", key.run_id)).trained.contains(0)
+        device.hear_ack(bench.acks[0][1])
+        assert device.held() == []
+        await bench.until(lambda: bench.replay.steps == CHUNK.transitions)
+        assert bench.stats.env_steps == CHUNK.transitions
+
+
+@on_loop
+async def test_an_ack_that_got_lost_is_repeated_and_resending_is_harmless(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        message = device.message(device.produce(GOOD))
+        bench.inbox.offer(message)
+        await bench.until(lambda: len(bench.acks) > 2)
+        bench.inbox.offer(message)
+        await bench.until(lambda: bench.counters["duplicates"] == 1)
+        device.hear_ack(bench.acks[-1][1])
+        assert device.held() == []
+        assert bench.stats.env_steps == CHUNK.transitions
+        assert bench.replay.steps == CHUNK.transitions
+
+
+@on_loop
+async def test_a_chunk_of_other_spaces_is_rejected_counted_told_and_deleted_by_its_device(
+    tmp_path: Path,
+) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        bench.inbox.offer(device.message(device.produce(FOREIGN)))
+        await bench.until(lambda: bool(bench.acks))
+        device.hear_ack(bench.acks[-1][1])
+        assert device.held() == []
+        await bench.until(lambda: bench.counters["rejected_fingerprint"] == 1)
+        assert events_of(bench, "pi-1") == ["chunks_rejected"]
+        assert bench.replay.steps == 0
+        bench.inbox.offer(device.telemetry_message())
+        await bench.until(lambda: bench.fleet.audit().total.rejected == 1)
+        assert bench.fleet.audit().total.balanced
+
+
+@on_loop
+async def test_a_chunk_whose_body_is_damaged_is_rejected_and_deleted(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        key = device.produce(GOOD[:-8] + bytes(8))
+        bench.inbox.offer(device.message(key))
+        await bench.until(lambda: bench.counters["rejected_malformed"] == 1)
+        assert bench.journal.decided(RunKey("pi-1", key.run_id)).rejected.contains(0)
+
+
+@on_loop
+async def test_garbage_on_any_topic_is_counted_and_told_and_stops_nothing(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        topics = [TOPICS.trajectory("pi-1"), TOPICS.status("pi-1"), TOPICS.telemetry("pi-1")]
+        for topic in [*topics, TOPICS.event("pi-1"), "other/topic", "shoal/v1/demo/99/x/up/status"]:
+            for payload in (b"garbage", b"SHL\x09 another version", bytes(5000)):
+                bench.inbox.offer(Message(topic, payload))
+        bench.inbox.offer(Message(TOPICS.trajectory("pi-1"), b""))
+        device = SimDevice("pi-2")
+        bench.inbox.offer(device.message(device.produce(GOOD)))
+        bench.inbox.offer(device.telemetry_message())
+        await bench.until(lambda: bench.replay.steps > 0)
+        await bench.until(lambda: bench.fleet.audit().total.produced == 1)
+        assert bench.counters["garbage"] + bench.counters["unsupported_wire_version"] == 19
+        assert {"garbage", "unsupported_wire_version"} <= set(events_of(bench, "pi-1"))
+
+
+@on_loop
+async def test_a_message_that_names_another_device_than_its_topic_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with ingesting(tmp_path) as bench:
+        victim = SimDevice("pi-1")
+        message = victim.message(victim.produce(GOOD))
+        bench.inbox.offer(Message(TOPICS.trajectory("pi-2"), message.payload))
+        await bench.until(lambda: bench.counters["wrong_sender"] == 1)
+        assert events_of(bench, "pi-2") == ["wrong_sender"]
+        assert bench.journal.runs() == {}
+
+
+@on_loop
+async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_heard(
+    tmp_path: Path,
+) -> None:
+    async with ingesting(tmp_path, max_file_bytes=65_536) as bench:
+        bench.journal._connection.execute("PRAGMA max_page_count = 1")
+        device = SimDevice("pi-1")
+        key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=400), policy_version=1)))
+        bench.inbox.offer(device.message(key))
+        await bench.until(lambda: bench.fleet.learner_state == "journal_full")
+        bench.inbox.offer(device.telemetry_message())
+        await bench.until(lambda: bench.fleet.audit().total.in_flight == 1)
+        assert bench.acks == []
+        assert events_of(bench, "learner") == ["journal_full"]
+        bench.journal._connection.execute("PRAGMA max_page_count = 10000")
+        await bench.until(lambda: bool(bench.acks))
+        assert bench.fleet.learner_state != "journal_full"
+        assert events_of(bench, "learner") == ["journal_full_cleared", "journal_full"]
+
+
+@on_loop
+async def test_a_full_lane_drops_the_newest_and_the_resent_chunk_gets_in(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        messages = [device.message(device.produce(GOOD)) for _ in range(70)]
+        for message in messages:
+            bench.inbox.offer(message)
+        assert bench.inbox.chunks.dropped == 6
+        await bench.until(lambda: bench.replay.steps == 64 * CHUNK.transitions)
+        for message in messages[64:]:
+            bench.inbox.offer(message)
+        await bench.until(lambda: bench.replay.steps == 70 * CHUNK.transitions)
+
+
+@on_loop
+async def test_chunks_that_come_before_any_space_is_known_are_left_with_their_device(
+    tmp_path: Path,
+) -> None:
+    async with ingesting(tmp_path) as bench:
+        bench.standard = None
+        device = SimDevice("pi-1")
+        message = device.message(device.produce(GOOD))
+        bench.inbox.offer(message)
+        await bench.until(lambda: bench.counters["chunks_before_spec"] == 1)
+        assert bench.acks == []
+        bench.standard = standard()
+        bench.inbox.offer(message)
+        await bench.until(lambda: bool(bench.acks))
+
+
+@on_loop
+async def test_a_lane_wakes_its_reader_from_another_thread() -> None:
+    lane = Lane(4)
+    message = Message("topic", b"payload")
+    async with asyncio.TaskGroup() as group:
+        taking = group.create_task(lane.take(8))
+        await asyncio.to_thread(lane.offer, message)
+        assert await taking == [message]
+    assert len(lane) == 0
+
+
+@given(st.binary(max_size=200), st.sampled_from(["trajectory", "status", "telemetry", "event"]))
+def test_no_bytes_can_raise(payload: bytes, kind: str) -> None:
+    topic = f"{TOPICS.base('pi-1')}/up/{kind}"
+    messages = [Message(topic, payload), Message(topic[:-3], payload)]
+    open_reports(messages)
+    opened = open_chunks(messages, standard(), lambda _: Decided(), max_bytes=100)
+    assert len(opened.refusals) == 2
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
+def test_a_flipped_byte_in_a_body_never_raises(at: int, flip: int) -> None:
+    body = bytearray(GOOD)
+    body[at] ^= flip
+    device = SimDevice("pi-1")
+    key = device.produce(GOOD)
+    try:
+        payload = encode_envelope(Envelope(key, bytes(body), 0))
+    except WireError:
+        return  # a device could not even send it
+    message = Message(TOPICS.trajectory("pi-1"), payload)
+    opened = open_chunks([message], standard(), lambda _: Decided(), max_bytes=1 << 20)
+    assert len(opened.arrivals) == 1
+
+
+@pytest.mark.parametrize(
+    ("updates_now", "version", "digest", "expected", "reason"),
+    [
+        (0, 1, DIGEST, Disposition.TRAINED, ""),
+        (10, 1, DIGEST, Disposition.TRAINED, ""),
+        (11, 1, DIGEST, Disposition.EXPIRED, "lag"),
+        (0, 0, DIGEST, Disposition.REJECTED, "unknown_version"),
+        (0, 2, DIGEST, Disposition.REJECTED, "unknown_version"),
+        (0, 1, bytes(32), Disposition.REJECTED, "digest"),
+    ],
+)
+def test_decides_by_version_digest_and_lag(
+    updates_now: int, version: int, digest: bytes, expected: Disposition, reason: str
+) -> None:
+    device = SimDevice("pi-1")
+    body = encode_chunk(replace(CHUNK, policy_version=version, policy_digest=digest))
+    message = device.message(device.produce(body))
+    held_against = standard(updates_now=updates_now)
+    opened = open_chunks([message], held_against, lambda _: Decided(), max_bytes=1 << 20)
+    entry = opened.arrivals[0].entry
+    assert (entry.disposition, entry.reason) == (expected, reason)
+
+
+def test_a_version_that_was_forgotten_makes_a_chunk_expire() -> None:
+    versions = KnownVersions(lambda _: None, highest=9)
+    device = SimDevice("pi-1")
+    opened = open_chunks(
+        [device.message(device.produce(GOOD))],
+        Standard(SPEC, versions, 100, 10),
+        lambda _: Decided(),
+        max_bytes=1 << 20,
+    )
+    assert opened.arrivals[0].entry.disposition is Disposition.EXPIRED
+
+
+def test_a_cleared_retained_status_means_nothing() -> None:
+    opened = open_reports([Message(TOPICS.status("pi-1"), b"")])
+    assert not opened.statuses
+    assert not opened.refusals
+
+
+def test_a_report_with_a_run_id_of_the_wrong_size_is_refused() -> None:
+    telemetry = pb.Telemetry(device_id="pi-1", run_id=b"short")
+    opened = open_reports([Message(TOPICS.telemetry("pi-1"), frame(telemetry))])
+    assert [refusal.name for refusal in opened.refusals] == ["garbage"]

@@ -1,0 +1,113 @@
+"""The whole system on this machine, on both brokers, whatever is killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+
+import psutil
+import pytest
+from demo_process import demo
+
+BROKERS = [
+    "embedded",
+    pytest.param(
+        "mosquitto",
+        marks=[
+            pytest.mark.mosquitto,
+            pytest.mark.skipif(
+                not (shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")),
+                reason="MOSQUITTO IS NOT INSTALLED: apt-get install mosquitto",
+            ),
+        ],
+    ),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("broker", BROKERS)
+def test_solves_cartpole_with_four_int8_devices_and_accounts_for_every_chunk(broker: str) -> None:
+    with demo("--broker", broker, "--seed", "1", "--timeout-s", "200") as running:
+        envelope = running.finish()
+        assert running.process.returncode == 0
+    assert envelope["schema"] == "shoal.v1.DemoResult"
+    assert envelope["solved"] is True
+    assert envelope["return_mean"] >= 475
+    assert envelope["env_steps"] <= 250_000
+    assert envelope["quantization"]["precision"] == "int8"
+    assert envelope["audit"]["balanced"] is True
+    assert envelope["audit"]["trained"] > 0
+    assert len(envelope["devices"]) == 4
+    for device in envelope["devices"]:
+        digest = envelope["policy_digests"][str(device["active_version"])]
+        assert device["active_digest"] == digest
+        assert device["swaps"] > 1
+    assert 0 < envelope["bytes"]["down"] < envelope["bytes"]["down_fp32_equivalent"]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("broker", BROKERS)
+def test_goes_on_and_solves_after_kill_9_of_agent_learner_and_broker_twice_each(
+    broker: str,
+) -> None:
+    victims = ["device-1", "learner", "broker"] * 2
+    with demo("--broker", broker, "--seed", "2", "--timeout-s", "300") as running:
+        seen = running.wait_for("training")
+        for victim in victims:
+            running.kill(victim)
+            seen = running.wait_for("training", since=len(running.lines))
+        assert seen
+        envelope = running.finish()
+        assert running.process.returncode == 0
+    assert envelope["restarts"] == {"device-1": 2, "learner": 2, "broker": 2}
+    assert envelope["solved"] is True
+    assert envelope["audit"]["balanced"] is True
+    assert envelope["audit"]["produced"] >= envelope["audit"]["trained"] > 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_and_no_port(number: signal.Signals) -> None:
+    with demo("--timeout-s", "100") as running:
+        running.wait_for("training")
+        started = running.descendants()
+        ports = {
+            connection.laddr.port
+            for process in started
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert len(started) >= 6
+        assert len(ports) >= 2
+        running.process.send_signal(number)
+        assert running.process.wait(30) not in (0, 5)
+        gone, alive = psutil.wait_procs(started, timeout=1)
+        assert not alive, f"still running: {alive}"
+        assert len(gone) == len(started)
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+@pytest.mark.timeout(120)
+def test_a_demo_that_is_not_solved_in_time_says_so_and_exits_3() -> None:
+    with demo("--until-return", "499.9", "--timeout-s", "6") as running:
+        envelope = running.finish()
+        assert running.process.returncode == 3
+    assert envelope["solved"] is False
+    assert "--timeout-s" in running.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--env", "CartPol-v1"), "CartPole-v1"),
+        (("--devices", "0"), "--devices"),
+        (("--env", "no_such_module:Env"), "no_such_module"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], words: str) -> None:
+    with demo(*arguments) as running:
+        assert running.process.wait(60) == 4
+    assert len(running.lines) == 1
+    assert words in running.lines[0]

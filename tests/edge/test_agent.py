@@ -1,0 +1,373 @@
+"""The agent as a whole: it acts whatever happens around it, and stops in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pytest
+from brokers import WAIT_S, Broker, Process, free_port, identity, nats_broker
+from mqtt_learner import DEVICE, asyncs, connected_learner
+
+from edge_agent.actor import Actor, Control
+from edge_agent.agent import act_forever
+from edge_agent.config import ActorConfig, EnvConfig
+from edge_agent.env import make_env
+from edge_agent.events import Events
+from edge_agent.policy import Policy
+from edge_agent.policy_store import PolicyStore
+from edge_agent.spool import Spool
+from edge_agent.spool_file import RunLedger
+from shoal.policy import Manifest
+from shoal.ranges import Ranges
+from shoal.spaces import EnvSpec
+from shoal.tensors import Array
+from shoal.trajectory import decode_chunk
+from shoal.v1 import device_pb2 as pb
+from shoal.wire import unframe
+from shoalctl.pki import FleetPki
+
+FLEET = "demo"
+RUN = bytes(16)
+
+
+class Signed(Protocol):
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def bundle(self) -> bytes: ...
+    def fetch(self, digest: bytes) -> bytes: ...
+
+
+class Publisher(Protocol):
+    @property
+    def public_key(self) -> bytes: ...
+    def publish(self, version: int) -> Signed: ...
+    def policy(self, version: int = 1, seed: int = 0, **tensors: Array) -> Policy: ...
+
+
+MakePublisher = Callable[..., Publisher]
+
+
+@dataclass
+class Parts:
+    """What the control thread works with."""
+
+    actor: Actor
+    policies: PolicyStore
+    spool: Spool
+    events: Events
+    publisher: Publisher
+
+    def offer(self, version: int) -> None:
+        published = self.publisher.publish(version)
+        self.policies.offer(published.bundle, published.fetch)
+
+    @property
+    def chunks(self) -> list[int]:
+        """The versions of the chunks spooled so far."""
+        return [chunk.policy_version for chunk in self.spool.pending(1000, frozenset())]
+
+    @contextmanager
+    def acting(self, config: ActorConfig) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=act_forever,
+            args=(self.actor, self.policies, self.spool, self.events, config, stop),
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+            assert self.spool.flush(WAIT_S)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        news = threading.Event()
+        with self.spool.listening(news.set), self.events.listening(news.set):
+            while not holds():
+                assert news.wait(WAIT_S)
+                news.clear()
+
+
+@pytest.fixture
+def parts(tmp_path: Path, make_publisher: MakePublisher) -> Iterator[Parts]:
+    events = Events(DEVICE, RUN, clock=lambda: 0.0)
+    with make_env(EnvConfig("CartPole-v1", num_envs=2, seed=1)) as envs:
+        publisher = make_publisher(fleet=FLEET, spec=envs.spec)
+        with (
+            Spool(tmp_path / "spool", max_bytes=2**24, run_id=RUN, events=events) as spool,
+            PolicyStore(
+                tmp_path / "policies", fleet=FLEET, public_key=publisher.public_key, spec=envs.spec
+            ) as policies,
+        ):
+            actor = Actor(envs, run_id=RUN, chunk_steps=4, control=Control())
+            yield Parts(actor, policies, spool, events, publisher)
+
+
+def test_waits_for_the_first_policy_and_then_records_under_it(parts: Parts) -> None:
+    with parts.acting(ActorConfig(chunk_steps=4)):
+        assert parts.actor.counters.env_steps == 0
+        parts.offer(3)
+        parts.until(lambda: len(parts.chunks) >= 3)
+    chunk = parts.spool.read(RUN, 0)
+    assert chunk is not None
+    decoded = decode_chunk(chunk.body)
+    assert (decoded.policy_version, decoded.steps, decoded.envs) == (3, 4, 2)
+    current = parts.policies.current
+    assert current is not None
+    assert decoded.policy_digest == current.digest
+
+
+def test_steps_safely_before_the_first_policy_if_told_to_and_records_nothing(
+    parts: Parts,
+) -> None:
+    with parts.acting(ActorConfig(chunk_steps=4, before_policy="safe_action")):
+        while parts.actor.counters.env_steps < 100:
+            pass
+    assert parts.chunks == []
+
+
+def test_waits_for_a_newer_policy_after_enough_chunks_under_one(parts: Parts) -> None:
+    parts.offer(1)
+    config = ActorConfig(chunk_steps=4, max_chunks_per_policy=2, pace_timeout_s=WAIT_S)
+    with parts.acting(config):
+        parts.until(lambda: len(parts.chunks) == 2)
+        parts.offer(2)
+        parts.until(lambda: len(parts.chunks) == 4)
+        assert parts.chunks == [1, 1, 2, 2]
+
+
+def test_a_dead_learner_stops_no_device_for_longer_than_its_pace(parts: Parts) -> None:
+    parts.offer(1)
+    config = ActorConfig(chunk_steps=4, max_chunks_per_policy=2, pace_timeout_s=0.01)
+    with parts.acting(config):
+        parts.until(lambda: len(parts.chunks) >= 9)
+
+
+def test_a_policy_that_gives_nan_is_given_up_for_the_one_before(parts: Parts) -> None:
+    parts.offer(1)
+    parts.offer(2)
+    # Proven when it was offered, broken since: no golden vector finds every observation.
+    broken = parts.publisher.policy(2, gain=np.array(np.nan, np.float32))
+    parts.policies._held[0] = replace(parts.policies._held[0], policy=broken)
+    parts.policies.current = broken
+    with parts.acting(ActorConfig(chunk_steps=4)):
+        parts.until(lambda: len(parts.chunks) >= 2)
+    assert set(parts.chunks) == {1}
+    assert [event.name for event in parts.events.take()] == ["policy_condemned"]
+    assert parts.actor.counters.non_finite == 1
+
+
+@dataclass
+class Installation:
+    """A device's directory, its policy already on disk, and the fleet's keys."""
+
+    directory: Path
+    pki: FleetPki
+    broker_port: int
+
+    def arguments(self, command: str, *more: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "shoalctl.cli", "agent", command),
+            *("--config", str(self.directory / "agent.toml"), *more),
+        ]
+
+    def start(self, *more: str) -> Process:
+        process = Process(self.arguments("run", *more))
+        process.wait_for_line("policy_current")
+        return process
+
+    def ledger(self) -> tuple[RunLedger, ...]:
+        events = Events(DEVICE, bytes(16), clock=lambda: 0.0)
+        with Spool(
+            self.directory / "state" / "spool.sqlite",
+            max_bytes=2**26,
+            run_id=bytes(16),
+            events=events,
+        ) as spool:
+            return spool.ledger()[:-1]
+
+
+def install(
+    directory: Path, pki: FleetPki, make_publisher: MakePublisher, port: int
+) -> Installation:
+    who = identity(pki, DEVICE)
+    with make_env(EnvConfig("CartPole-v1")) as envs:
+        spec: EnvSpec = envs.spec
+    publisher = make_publisher(fleet=FLEET, spec=spec, key=pki._policy_key)
+    published = publisher.publish(1)
+    with PolicyStore(
+        directory / "state" / "policies",
+        fleet=FLEET,
+        public_key=publisher.public_key,
+        spec=spec,
+    ) as policies:
+        policies.offer(published.bundle, published.fetch)
+    (directory / "agent.toml").write_text(f"""
+fleet = "{FLEET}"
+identity = "{who}"
+state_dir = "state"
+telemetry_interval_s = 0.05
+[env]
+id = "CartPole-v1"
+num_envs = 2
+[actor]
+chunk_steps = 16
+control_hz = 400.0
+[broker]
+port = {port}
+[parameter_server]
+port = {free_port()}
+""")
+    return Installation(directory, pki, port)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with nats_broker(tmp_path_factory.mktemp("broker"), devices=[DEVICE]) as running:
+        yield running
+
+
+@pytest.fixture
+def installed(tmp_path: Path, broker: Broker, make_publisher: MakePublisher) -> Installation:
+    return install(tmp_path, broker.pki, make_publisher, broker.port)
+
+
+def test_acts_and_spools_with_no_broker_no_learner_no_network(
+    tmp_path: Path, broker: Broker, make_publisher: MakePublisher
+) -> None:
+    lonely = install(tmp_path, broker.pki, make_publisher, free_port())
+    agent = lonely.start()
+    agent.wait_for_line("broker_lost")
+    agent.wait_for_line("parameter_server_lost")
+    path = lonely.directory / "state" / "spool.sqlite"
+    with closing(sqlite3.connect(path)) as spool:
+        while spool.execute("SELECT count(*) FROM chunks").fetchone()[0] < 5:
+            assert not agent.ended
+    assert agent.stop() == 0
+    (run,) = lonely.ledger()
+    assert run.produced > 0
+    assert run.spooled == Ranges.upto(run.produced)
+
+
+@asyncs
+async def test_a_stop_in_order_reports_every_chunk_and_then_says_farewell(
+    broker: Broker, installed: Installation
+) -> None:
+    async with connected_learner(broker) as learner:
+        agent = installed.start()
+        birth = await learner.status(pb.DEVICE_STATE_ONLINE)
+        envelope = await learner.chunk()
+        assert envelope.key.run_id == birth.run_id
+        assert decode_chunk(envelope.body).envs == 2
+        learner.ack(birth.run_id, Ranges.of([envelope.key.seq]))
+        assert agent.stop() == 0
+        last = pb.Telemetry()
+        while (message := await learner.message()).kind != "status":
+            if message.kind == "telemetry":
+                last = unframe(pb.Telemetry, message.payload)
+        farewell = unframe(pb.Status, message.payload)
+        assert farewell.run_id == birth.run_id
+        assert farewell.state == pb.DEVICE_STATE_OFFLINE_EXPECTED
+        (run,) = installed.ledger()
+        assert last.ledger[-1].produced == run.produced
+        assert Ranges.from_pb(last.ledger[-1].spooled) == run.spooled
+        assert last.active_version == 1
+        assert last.env_steps >= run.produced * 32
+
+
+@asyncs
+async def test_a_killed_agent_is_declared_lost_and_its_chunks_come_with_the_next_run(
+    broker: Broker, installed: Installation
+) -> None:
+    async with connected_learner(broker) as learner:
+        agent = installed.start()
+        first = await learner.status(pb.DEVICE_STATE_ONLINE)
+        await learner.chunk()
+        agent.signal(signal.SIGKILL)
+        agent.wait()
+        lost = await learner.status(pb.DEVICE_STATE_OFFLINE_LOST)
+        assert lost.run_id == first.run_id
+        agent = installed.start()
+        second = await learner.status(pb.DEVICE_STATE_ONLINE)
+        assert second.run_id != first.run_id
+        envelope = await learner.chunk()
+        assert (envelope.key.run_id, envelope.key.seq) == (first.run_id, 0)
+        learner.ack(first.run_id, Ranges.upto(10_000))
+        while (await learner.chunk()).key.run_id != second.run_id:
+            pass
+        assert agent.stop() == 0
+
+
+def test_a_second_agent_on_one_state_directory_is_told_so(installed: Installation) -> None:
+    agent = installed.start()
+    second = subprocess.run(
+        installed.arguments("run"), capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert second.returncode == 1
+    assert "another agent uses" in second.stderr
+    assert agent.stop() == 0
+
+
+def test_a_check_says_what_is_there_and_what_is_not(installed: Installation) -> None:
+    done = subprocess.run(
+        installed.arguments("check", "-o", "json"),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    found = {item["name"]: item for item in json.loads(done.stdout)["items"]}
+    assert {name for name, item in found.items() if not item["ok"]} == {"parameter_server"}
+    assert done.returncode == found["parameter_server"]["exit_code"] == 2
+    assert "Box" in found["environment"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "complaint"),
+    [
+        (["--env", "CartPole-v9"], 4, "CartPole"),
+        (["--set", "actor.chunk_step=1"], 4, "did you mean chunk_steps"),
+        (["--set", "nonsense"], 4, "KEY=VALUE"),
+        (["--broker", "here"], 4, "HOST:PORT"),
+        (["--identity", "/nowhere"], 2, "no such directory"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_its_exit_code(
+    installed: Installation, flags: list[str], code: int, complaint: str
+) -> None:
+    done = subprocess.run(
+        installed.arguments("run", *flags),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == code
+    assert complaint in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_an_agent_never_loads_torch_or_onnx() -> None:
+    program = (
+        "import sys, edge_agent.agent, edge_agent.check, edge_agent.cli;"
+        "print([name for name in ('torch', 'onnx', 'tensorboard') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

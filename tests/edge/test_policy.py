@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from edge_agent.policy import Policy, Port
+from shoal.errors import PolicyRejected
+from shoal.noise import noise_block
+from shoal.policy import policy_digest
+from shoal.spaces import Discrete, EnvSpec, unbounded, width
+from shoal.tensors import Array
+
+if TYPE_CHECKING:
+    from edge.conftest import Publisher
+
+BOX_LIKE = EnvSpec("box", unbounded((2, 3), np.float64), unbounded((2, 2)))
+
+
+def inputs(spec: EnvSpec, envs: int) -> tuple[Array, Array]:
+    shape, dtype = spec.observation.shape, spec.observation.dtype  # type: ignore[union-attr]
+    observations = np.random.default_rng(envs).normal(size=(envs, *shape)).astype(dtype)
+    return observations, noise_block(bytes(16), envs, 1, envs, spec.action)[0]
+
+
+def test_actions_and_log_probabilities_follow_from_the_distribution_and_the_noise(
+    publisher: Publisher,
+) -> None:
+    policy = publisher.policy()
+    observations, noise = inputs(publisher.spec, 64)
+    (logits,) = policy.session.run(["distribution"], {"observation": observations, "noise": noise})
+    decided = policy.act(observations, noise)
+    assert decided.actions.dtype == np.int64
+    assert np.array_equal(decided.actions, (logits + noise).argmax(axis=1))
+    log_softmax = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(
+        decided.log_probs, log_softmax[np.arange(64), decided.actions], rtol=1e-5, atol=1e-6
+    )
+    assert set(decided.actions.tolist()) == {0, 1}
+
+
+def test_box_actions_keep_their_shape_and_are_not_clipped(make_publisher: type[Publisher]) -> None:
+    policy = make_publisher(spec=BOX_LIKE).policy()
+    observations, noise = inputs(BOX_LIKE, 32)
+    (mean,) = policy.session.run(["distribution"], {"observation": observations, "noise": noise})
+    decided = policy.act(observations, noise)
+    assert decided.actions.shape == (32, 2, 2)
+    np.testing.assert_allclose(decided.actions.reshape(32, 4), mean + 3 * noise, rtol=1e-6)
+    want = (-0.5 * noise**2 - np.log(3) - 0.5 * np.log(2 * np.pi)).sum(axis=1)
+    np.testing.assert_allclose(decided.log_probs, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [EnvSpec("d", unbounded((4,)), Discrete(3)), BOX_LIKE])
+@pytest.mark.parametrize("envs", [1, 2, 8])
+def test_a_binding_decides_as_a_plain_run_does_bit_for_bit(
+    spec: EnvSpec, envs: int, make_publisher: type[Publisher]
+) -> None:
+    policy = make_publisher(spec=spec).policy()
+    observations, noise = inputs(spec, envs)
+    binding = policy.bind(observations)
+    for k in range(3):
+        observations *= k
+        binding.noise[...] = noise + k
+        binding.run()
+        decided = policy.act(observations, noise + np.float32(k))
+        assert binding.action.tobytes() == decided.actions.tobytes()
+        assert binding.log_prob.tobytes() == decided.log_probs.tobytes()
+        assert binding.finite()
+
+
+@pytest.mark.parametrize("envs", [1, 2, 100])
+def test_a_binding_notices_nan_and_infinity(envs: int, publisher: Publisher) -> None:
+    observations = np.ones((envs, 4), np.float32)
+    for bad in (np.nan, np.inf):
+        binding = publisher.policy(gain=np.float32(bad)).bind(observations)
+        binding.run()
+        assert not binding.finite()
+
+
+def test_large_finite_numbers_are_finite(make_publisher: type[Publisher]) -> None:
+    policy = make_publisher(spec=BOX_LIKE).policy(gain=np.float32(1e30))
+    binding = policy.bind(np.ones((2, 2, 3)))
+    binding.run()
+    assert np.abs(binding.action).max() > 1e25
+    assert binding.finite()
+
+
+def test_a_binding_refuses_observations_of_another_kind(publisher: Publisher) -> None:
+    policy = publisher.policy()
+    for wrong in (
+        np.zeros((2, 5), np.float32),
+        np.zeros((2, 4), np.float64),
+        np.zeros((2, 8), np.float32)[:, ::2],
+    ):
+        with pytest.raises(PolicyRejected) as caught:
+            policy.bind(wrong)
+        assert caught.value.reason == "graph"
+
+
+def test_a_policy_outlives_the_tensors_it_was_loaded_from(publisher: Publisher) -> None:
+    weights = publisher.weights()
+    manifest = publisher.publish(1, weights=weights).manifest
+    tensors = {name: array.copy() for name, array in weights.tensors.items()}
+    policy = Policy.load(weights.graph, tensors, manifest)
+    observations, noise = inputs(publisher.spec, 8)
+    before = policy.act(observations, noise)
+    for array in tensors.values():
+        array.fill(0)
+    tensors.clear()
+    gc.collect()
+    after = policy.act(observations, noise)
+    assert before.log_probs.tobytes() == after.log_probs.tobytes()
+
+
+def test_it_says_its_version_and_the_digest_of_what_it_loaded(publisher: Publisher) -> None:
+    policy = publisher.policy(version=9)
+    assert policy.version == 9
+    manifest = policy.manifest
+    assert policy.digest == policy_digest(manifest.graph_digest, manifest.tensors_digest)
+    assert policy.ports["observation"] == Port("float32", (4,))
+    assert policy.ports["noise"] == Port("float32", (width(publisher.spec.action),))
+    assert policy.ports["action"] == Port("int64", ())
+
+
+def test_a_tensor_the_graph_does_not_know_is_refused(publisher: Publisher) -> None:
+    with pytest.raises(PolicyRejected, match="does not load") as caught:
+        publisher.policy(extra=np.zeros(3, np.float32))
+    assert caught.value.reason == "graph"
+
+
+@pytest.mark.parametrize("name", ["w0", "gain", "in_zero"])
+def test_a_missing_tensor_is_refused(name: str, publisher: Publisher) -> None:
+    weights = publisher.weights()
+    manifest = publisher.publish(1, weights=weights).manifest
+    del weights.tensors[name]
+    with pytest.raises(PolicyRejected) as caught:
+        Policy.load(weights.graph, weights.tensors, manifest)
+    assert caught.value.reason == "graph"
+
+
+def test_a_tensor_of_another_shape_or_dtype_is_refused(publisher: Publisher) -> None:
+    for wrong in (np.zeros((5, 8), np.int8), np.zeros((4, 8), np.float32)):
+        with pytest.raises(PolicyRejected) as caught:
+            publisher.policy(w0=wrong)
+        assert caught.value.reason == "graph"
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("graph", [b"", b"not a graph", bytes(64)])
+def test_what_is_no_graph_is_refused(graph: bytes, publisher: Publisher) -> None:
+    manifest = replace(publisher.publish(1).manifest, graph_bytes=len(graph))
+    with pytest.raises(PolicyRejected) as caught:
+        Policy.load(graph, publisher.weights().tensors, manifest)
+    assert caught.value.reason == "graph"

@@ -1,0 +1,180 @@
+"""What is shown of a fleet: every value, with its age, from the server's own messages."""
+
+import io
+import json
+
+from shoal.v1 import device_pb2, fleet_pb2
+from shoalctl.output import Format, Listing, write_listing
+from shoalctl.views import (
+    audit_list,
+    describe,
+    device_detail,
+    device_item,
+    device_list,
+    event_list,
+    policy_item,
+    policy_list,
+)
+
+RUN = bytes(range(16))
+DIGEST = bytes(range(32))
+
+
+def device(device_id: str = "pi-1", **fields: float) -> fleet_pb2.Device:
+    return fleet_pb2.Device(
+        device_id=device_id,
+        health=fleet_pb2.HEALTH_OFFLINE_LOST,
+        reasons=["the broker said so"],
+        lag_updates=37,
+        status_age_s=fields.get("status_age_s", 61.0),
+        telemetry_age_s=fields.get("telemetry_age_s", 2.0),
+        chunk_age_s=fields.get("chunk_age_s", 3.0),
+        bytes_down_sent=70_000,
+        status=device_pb2.Status(
+            device_id=device_id,
+            run_id=RUN,
+            state=device_pb2.DEVICE_STATE_OFFLINE_LOST,
+            agent_version="0.1.0",
+            hardware=device_pb2.Hardware(
+                machine="aarch64", model="Raspberry Pi 5", cpus=4, memory_bytes=8_000_000_000
+            ),
+            env_spec={"env_id": "CartPole-v1"},
+            envs=8,
+        ),
+        telemetry=device_pb2.Telemetry(
+            device_id=device_id,
+            run_id=RUN,
+            active_version=12,
+            active_digest=DIGEST,
+            env_steps=4096,
+            episodes=20,
+            steps_per_s=1234.6,
+            swaps=11,
+            swap_ms_p99=4.25,
+            rss_bytes=90_000_000,
+            learner_ack_age_s=fields.get("learner_ack_age_s", -1.0),
+        ),
+        audit=fleet_pb2.Audit(produced=16, trained=12, in_flight=4, balanced=True),
+    )
+
+
+def table(listing: Listing, how: Format = Format.TABLE) -> list[list[str]]:
+    out = io.StringIO()
+    write_listing(listing, how, out)
+    return [line.split() for line in out.getvalue().splitlines()]
+
+
+def test_a_device_is_one_row_with_its_name_first_and_its_age_last() -> None:
+    header, row = table(device_list([device()]))
+    assert (header[0], header[-1]) == ("NAME", "AGE")
+    assert row == ["pi-1", "offline_lost", "v12", "37", "4096", "1235", "20", "4", "2s"]
+
+
+def test_the_wide_table_says_why_and_which_digest_is_really_loaded() -> None:
+    out = io.StringIO()
+    write_listing(device_list([device()]), Format.WIDE, out)
+    assert "the broker said so" in out.getvalue()
+    assert DIGEST.hex()[:12] in out.getvalue()
+
+
+def test_what_never_happened_is_never_and_null() -> None:
+    item = device_item(device(telemetry_age_s=-1.0, status_age_s=-1.0, chunk_age_s=-1.0))
+    assert item["telemetry_age_s"] is None
+    assert item["status_age_s"] is None
+    assert item["chunk_age_s"] is None
+    assert item["learner_ack_age_s"] is None
+    assert table(device_list([device(telemetry_age_s=-1.0)]))[1][-1] == "never"
+
+
+def test_counters_are_numbers_and_bytes_are_hexadecimal_for_programs() -> None:
+    item = json.loads(json.dumps(device_item(device())))
+    assert item["env_steps"] == 4096
+    assert item["active_digest"] == DIGEST.hex()
+    assert item["run_id"] == RUN.hex()
+    assert item["health"] == "offline_lost"
+    assert item["audit"]["balanced"] is True
+
+
+def test_a_device_that_only_just_appeared_is_shown_too() -> None:
+    unknown = fleet_pb2.Device(
+        device_id="pi-1", telemetry_age_s=-1.0, status_age_s=-1.0, chunk_age_s=-1.0
+    )
+    assert table(device_list([unknown]))[1][:3] == ["pi-1", "unspecified", "none"]
+    assert describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=unknown)))
+
+
+def test_a_description_gives_each_fact_an_age() -> None:
+    lines = describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=device())))
+    by_title = {line[:15].strip(): line[15:] for line in lines}
+    assert by_title["Policy"] == f"v12 ({DIGEST.hex()[:12]})  [2s ago]"
+    assert by_title["Environment"] == "CartPole-v1 x 8  [1m1s ago]"
+    assert by_title["Hardware"] == "Raspberry Pi 5, 4 CPUs, 8.0 GB  [1m1s ago]"
+    assert by_title["Learner heard"] == "never  [2s ago]"
+    assert by_title["Last chunk"] == "3s ago"
+    assert "they do NOT add up" not in by_title["Chunks"]
+
+
+def test_a_description_says_when_chunks_do_not_add_up() -> None:
+    lost = device()
+    lost.audit.balanced = False
+    lines = describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=lost)))
+    assert any("they do NOT add up" in line for line in lines)
+
+
+def test_events_are_listed_with_their_ages() -> None:
+    event = device_pb2.Event(
+        name="policy_rejected",
+        severity=device_pb2.SEVERITY_WARNING,
+        message="signature does not match",
+        fields={"version": "3"},
+    )
+    response = fleet_pb2.DescribeDeviceResponse(
+        device=device(), events=[fleet_pb2.RecordedEvent(event=event, age_s=90.0)]
+    )
+    item = device_detail(response)
+    assert table(event_list(item))[1] == [
+        *("policy_rejected", "warning", "signature", "does", "not", "match", "1m30s")
+    ]
+    assert json.loads(json.dumps(item))["events"][0]["fields"] == {"version": "3"}
+
+
+def test_a_policy_is_one_row() -> None:
+    policy = fleet_pb2.PolicyInfo(
+        version=7,
+        digest=DIGEST,
+        updates=140,
+        precision="int8",
+        kl_quantization=1.25e-4,
+        devices_active=3,
+        reason="interval",
+        bundle_bytes=68_600,
+        age_s=4.0,
+    )
+    assert table(policy_list([policy]))[1] == [
+        *("v7", DIGEST.hex()[:12], "140", "int8", "1.25e-04", "3", "interval", "4s")
+    ]
+    assert policy_item(policy)["version"] == 7
+
+
+def test_an_audit_ends_with_the_total_and_the_oldest_age() -> None:
+    def entry(name: str, age_s: float) -> fleet_pb2.DeviceAudit:
+        audit = fleet_pb2.Audit(produced=5, trained=5, balanced=True)
+        return fleet_pb2.DeviceAudit(device_id=name, audit=audit, telemetry_age_s=age_s)
+
+    total = fleet_pb2.Audit(produced=10, trained=9, balanced=False)
+    listing = audit_list(
+        fleet_pb2.AuditResponse(total=total, devices=[entry("pi-1", 9.0), entry("pi-2", 1.0)])
+    )
+    header, first, _, last = table(listing)
+    assert header == [
+        *("NAME", "PRODUCED", "TRAINED", "EXPIRED", "DROPPED", "REJECTED", "IN-FLIGHT"),
+        *("BALANCED", "AGE"),
+    ]
+    assert first == ["pi-1", "5", "5", "0", "0", "0", "0", "yes", "9s"]
+    assert last == ["TOTAL", "10", "9", "0", "0", "0", "0", "NO", "9s"]
+    out = io.StringIO()
+    write_listing(listing, Format.JSON, out)
+    envelope = json.loads(out.getvalue())
+    assert envelope["schema"] == "shoal.v1.Audit"
+    assert envelope["total"]["balanced"] is False
+    assert [item["device_id"] for item in envelope["items"]] == ["pi-1", "pi-2"]

@@ -1,0 +1,128 @@
+"""Hostile payloads, each with a valid checksum. A test runs this file in a process of its own:
+
+python bombs.py NAME    prints what was raised, and by how many bytes the process grew at its peak
+"""
+
+from __future__ import annotations
+
+import resource
+import struct
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import zstandard
+
+from shoal.errors import WireError
+from shoal.policy import MAX_BUNDLE_BYTES, decode_golden
+from shoal.ranges import Ranges
+from shoal.tensors import decode_tensor, decode_tensors
+from shoal.trajectory import MAX_BODY_BYTES, decode_chunk
+from shoal.v1 import device_pb2, tensor_pb2
+from shoal.wire import MAX_CONTROL_BYTES, frame, unframe
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+def compress(pattern: bytes, size: int) -> bytes:
+    """Compresses `size` bytes of a repeated pattern without ever holding them."""
+    block = pattern * (MIB // len(pattern))
+    compressor = zstandard.ZstdCompressor(level=1).compressobj(size=size)
+    out = [compressor.compress(block) for _ in range(size // len(block))]
+    rest = size % len(block)
+    return b"".join([*out, compressor.compress(block[:rest]), compressor.flush()])
+
+
+def lie(body: bytes, size: int) -> bytes:
+    """The same zstd frame, saying another size: magic, descriptor, then the size (RFC 8878)."""
+    descriptor = body[4]
+    single_segment, flag = descriptor >> 5 & 1, descriptor >> 6
+    start = 5 + (0 if single_segment else 1)
+    assert flag == 2, "a size of four bytes"
+    return body[:start] + struct.pack("<I", size) + body[start + 4 :]
+
+
+def header_of(size: int) -> bytes:
+    """A zstd frame that says a size of eight bytes, and holds one empty block."""
+    return b"\x28\xb5\x2f\xfd" + bytes([0xE0]) + struct.pack("<Q", size) + b"\x01\x00\x00"
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _tensor_of_shape(shape: list[int]) -> None:
+    decode_tensor(tensor_pb2.Tensor(dtype=tensor_pb2.D_TYPE_FLOAT64, shape=shape))
+
+
+def _many_spans() -> None:
+    spans = [tensor_pb2.Span(start=2 * n, stop=2 * n + 1) for n in range(20_000)]
+    data = frame(device_pb2.Ack(runs=[device_pb2.RunAck(settled=spans)]))
+    Ranges.from_pb(unframe(device_pb2.Ack, data).runs[0].settled)
+
+
+HALF = MAX_BODY_BYTES // 2
+BOMBS: dict[str, Callable[[], object]] = {
+    "says_an_exabyte": lambda: decode_chunk(header_of(2**60)),
+    "says_the_largest_size": lambda: decode_chunk(header_of(2**64 - 3)),
+    "says_one_byte_too_many": lambda: decode_chunk(header_of(MAX_BODY_BYTES + 1)),
+    "says_the_limit_and_holds_nothing": lambda: decode_chunk(header_of(MAX_BODY_BYTES)),
+    "holds_too_much": lambda: decode_chunk(compress(b"\x00", 1024 * MIB)),
+    "holds_more_than_it_says": lambda: decode_chunk(lie(compress(b"\x00", 512 * MIB), 100_000)),
+    "holds_less_than_it_says": lambda: decode_chunk(lie(compress(b"\x00", MIB), 2 * MIB)),
+    "zeros": lambda: decode_chunk(compress(b"\x00", MAX_BODY_BYTES)),
+    "empty_episodes": lambda: decode_chunk(compress(b"\x6a\x00", MAX_BODY_BYTES)),
+    "unknown_fields": lambda: decode_chunk(compress(b"\xa8\x06\x00\x00"[:3] * 2, HALF // 6 * 6)),
+    "unknown_messages": lambda: decode_chunk(compress(b"\x82\x7d\x00\x82\x7d\x00", HALF // 6 * 6)),
+    "columns_again_and_again": lambda: decode_chunk(compress(b"\x2a\x00", MAX_BODY_BYTES)),
+    "a_shape_without_end": lambda: decode_chunk(
+        zstandard.ZstdCompressor(level=1).compress(field(5, b"\x18\x00" * (HALF // 2 - 8)))
+    ),
+    "nested_groups": lambda: decode_chunk(compress(b"\x0b", MIB)),
+    "empty_tensors": lambda: decode_tensors(b"\x0a\x00" * (MAX_BUNDLE_BYTES // 2)),
+    "empty_golden_tensors": lambda: decode_golden(b"\x0a\x00" * (MAX_BUNDLE_BYTES // 2)),
+    "a_shape_of_exabytes": lambda: _tensor_of_shape([2**32 - 1] * 8),
+    "a_shape_of_nothing_times_exabytes": lambda: _tensor_of_shape([0] + [2**32 - 1] * 7),
+    "many_spans": _many_spans,
+    "empty_messages_in_a_frame": lambda: _ack_of(b"\x12\x00"),
+    "a_frame_over_its_limit": lambda: unframe(device_pb2.Ack, bytes(MAX_CONTROL_BYTES + 1)),
+}
+
+
+def _ack_of(pattern: bytes) -> None:
+    message = device_pb2.Ack()
+    message.ParseFromString(pattern * (MAX_CONTROL_BYTES // len(pattern) - 8))
+    for run in unframe(device_pb2.Ack, frame(message)).runs:
+        Ranges.from_pb(run.settled)
+    raise WireError("nothing is wrong with many empty messages but their number")
+
+
+def peak_bytes() -> int:
+    """The most memory this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def main(name: str) -> None:
+    """Sets one bomb off."""
+    np.zeros(1).tobytes()
+    before = peak_bytes()
+    try:
+        BOMBS[name]()
+    except WireError as error:
+        print("WireError", peak_bytes() - before, str(error)[:300])  # noqa: T201 a program
+    else:
+        print("nothing", peak_bytes() - before, "was raised")  # noqa: T201 a program
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,61 @@
+"""Bytes that were once written decode for ever, to the same values."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+from wire.samples import FRAMED, GOLDEN, decode, message_types, samples
+
+from shoal.policy import check_digests, decode_bundle, decode_golden, decode_manifest
+from shoal.spaces import EnvSpec
+from shoal.tensors import decode_tensors
+from shoal.trajectory import decode_chunk, decode_envelope, validate_chunk
+from shoal.v1 import space_pb2
+
+NAMES = sorted(path.stem for path in GOLDEN.glob("*.bin"))
+
+
+def read(name: str) -> bytes:
+    return (GOLDEN / f"{name}.bin").read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_bytes_decode_to_their_values(name: str) -> None:
+    wanted = message_types()[name.partition(".")[0]]()
+    text_format.Parse((GOLDEN / f"{name}.txtpb").read_text(encoding="utf-8"), wanted)
+    assert decode(name, read(name)) == wanted
+
+
+def test_every_message_of_the_contract_has_golden_bytes() -> None:
+    missing = set(message_types()) - {name.partition(".")[0] for name in NAMES}
+    assert not missing, "add a sample to tests/wire/samples.py and run it"
+
+
+def test_every_sample_has_golden_bytes() -> None:
+    missing = set(samples()) - set(NAMES)
+    assert not missing, "run: PYTHONPATH=tests python tests/wire/samples.py"
+
+
+@pytest.mark.parametrize("name", sorted(FRAMED))
+def test_samples_set_every_field_they_can(name: str) -> None:
+    message = decode(name, samples()[name])
+    unset = {field.name for field in message.DESCRIPTOR.fields} - {
+        field.name for field, _ in message.ListFields()
+    }
+    assert not unset, "golden bytes that leave a field out do not hold its number"
+
+
+def test_the_codecs_read_the_golden_bytes() -> None:
+    spec = EnvSpec.from_pb(space_pb2.EnvSpec.FromString(read("EnvSpec")))
+    envelope = decode_envelope(read("TrajectoryEnvelope"))
+    assert (envelope.key.device_id, envelope.key.seq, envelope.oldest_seq) == ("pi-1", 12, 10)
+    for body in (envelope.body, read("TrajectoryChunk")):
+        chunk = decode_chunk(body)
+        validate_chunk(chunk, spec)
+        assert (chunk.steps, chunk.envs, chunk.episodes[0].length) == (4, 2, 22)
+    bundle = decode_bundle(read("PolicyBundle"))
+    manifest = decode_manifest(bundle.manifest)
+    assert manifest == decode_manifest(read("PolicyManifest"))
+    check_digests(manifest, bundle)
+    assert decode_tensors(bundle.tensors)["scale"] == 0.25
+    assert decode_golden(read("TensorSet.golden")).actions.tolist() == [0, 1]

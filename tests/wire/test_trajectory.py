@@ -1,0 +1,234 @@
+"""Chunks and envelopes round-trip exactly, and every inconsistency is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from strategies import (
+    NAMES,
+    SEQS,
+    cartpole_spec,
+    make_chunk,
+    make_envelope,
+    specs_and_chunks,
+)
+
+from shoal.errors import ChunkRejected, LimitExceeded, WireError
+from shoal.spaces import Box, Discrete, EnvSpec
+from shoal.trajectory import (
+    MAX_ENVELOPE_BYTES,
+    Chunk,
+    ChunkKey,
+    Envelope,
+    Episode,
+    decode_chunk,
+    decode_envelope,
+    encode_chunk,
+    encode_envelope,
+    validate_chunk,
+)
+
+COLUMNS = [
+    field.name
+    for field in dataclasses.fields(Chunk)
+    if isinstance(getattr(make_chunk(cartpole_spec()), field.name), np.ndarray)
+]
+
+
+def assert_equal(left: Chunk, right: Chunk) -> None:
+    for field in dataclasses.fields(Chunk):
+        one, two = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(one, np.ndarray):
+            assert one.dtype == two.dtype, field.name
+            assert one.shape == two.shape, field.name
+            assert one.tobytes() == two.tobytes(), field.name
+        else:
+            assert one == two, field.name
+
+
+@given(specs_and_chunks())
+def test_any_chunk_round_trips_and_is_valid(pair: tuple[EnvSpec, Chunk]) -> None:
+    spec, chunk = pair
+    back = decode_chunk(encode_chunk(chunk))
+    assert_equal(back, chunk)
+    validate_chunk(back, spec)
+    assert (back.steps, back.envs) == chunk.rewards.shape
+    assert back.transitions == back.steps * back.envs
+
+
+@given(specs_and_chunks())
+def test_equal_chunks_give_equal_bytes(pair: tuple[EnvSpec, Chunk]) -> None:
+    assert encode_chunk(pair[1]) == encode_chunk(decode_chunk(encode_chunk(pair[1])))
+
+
+@given(NAMES, st.binary(min_size=16, max_size=16), SEQS, SEQS, specs_and_chunks())
+def test_any_envelope_round_trips(
+    device: str, run_id: bytes, one: int, two: int, pair: tuple[EnvSpec, Chunk]
+) -> None:
+    envelope = Envelope(
+        key=ChunkKey(device, run_id, max(one, two)),
+        body=encode_chunk(pair[1]),
+        oldest_seq=min(one, two),
+    )
+    assert decode_envelope(encode_envelope(envelope)) == envelope
+
+
+def test_images_stay_bytes_and_small() -> None:
+    image = Box(np.zeros((84, 84, 4), np.uint8), np.full((84, 84, 4), 255, np.uint8))
+    spec = EnvSpec("Atari", image, Discrete(6))
+    chunk = make_chunk(spec, steps=8, envs=1)
+    body = encode_chunk(chunk)
+    assert decode_chunk(body).observations.dtype == np.uint8
+    assert len(body) < chunk.observations.nbytes + chunk.final_observations.nbytes + 4096
+
+
+def change(name: str, array: NDArray[Any]) -> Chunk:
+    return dataclasses.replace(make_chunk(cartpole_spec()), **{name: array})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_another_length_is_a_wire_error(name: str) -> None:
+    column = getattr(make_chunk(cartpole_spec()), name)
+    for wrong in (column[:-1], np.concatenate([column, column[:1]]), column[:, None], column[0]):
+        with pytest.raises(WireError):
+            decode_chunk(encode_chunk(change(name, np.asarray(wrong))))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_another_dtype_is_refused(name: str) -> None:
+    column = getattr(make_chunk(cartpole_spec()), name)
+    wrong = column.astype(np.int16 if column.dtype != np.int16 else np.int8)
+    with pytest.raises(WireError):
+        validate_chunk(decode_chunk(encode_chunk(change(name, wrong))), cartpole_spec())
+
+
+@pytest.mark.parametrize(
+    "index", [[-1, 7], [4, 4], [7, 4], [4, 8], [4], [4, 6], [4, 2**31 - 1], [0, 4, 7], []]
+)
+def test_a_final_index_that_lies_is_a_wire_error(index: list[int]) -> None:
+    with pytest.raises(WireError, match="final"):
+        decode_chunk(encode_chunk(change("final_index", np.array(index, np.int32))))
+
+
+GOOD = make_chunk(cartpole_spec()).episodes
+
+
+@pytest.mark.parametrize(
+    "episodes",
+    [
+        (),
+        GOOD[:1],
+        GOOD[::-1],
+        (*GOOD, GOOD[0]),
+        (dataclasses.replace(GOOD[0], step=1, env=2), GOOD[1]),  # the same flat index
+        (dataclasses.replace(GOOD[0], step=0, env=4), GOOD[1]),
+        (dataclasses.replace(GOOD[0], env=2**32 - 1), GOOD[1]),
+        (dataclasses.replace(GOOD[0], length=0), GOOD[1]),
+        (dataclasses.replace(GOOD[0], length=2**63), GOOD[1]),
+        (dataclasses.replace(GOOD[0], total_return=float("nan")), GOOD[1]),
+        (dataclasses.replace(GOOD[0], total_return=float("inf")), GOOD[1]),
+    ],
+)
+def test_episodes_that_lie_are_a_wire_error(episodes: tuple[Episode, ...]) -> None:
+    chunk = dataclasses.replace(make_chunk(cartpole_spec()), episodes=episodes)
+    with pytest.raises(WireError, match="episode"):
+        decode_chunk(encode_chunk(chunk))
+
+
+@pytest.mark.parametrize("field", ["spec_fingerprint", "policy_digest"])
+@pytest.mark.parametrize("digest", [b"", bytes(31), bytes(33)])
+def test_digests_are_32_bytes(field: str, digest: bytes) -> None:
+    chunk = dataclasses.replace(make_chunk(cartpole_spec()), **{field: digest})  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="32 bytes"):
+        decode_chunk(encode_chunk(chunk))
+
+
+def reason(chunk: Chunk, spec: EnvSpec) -> str:
+    with pytest.raises(ChunkRejected) as caught:
+        validate_chunk(chunk, spec)
+    return caught.value.reason
+
+
+def test_rejects_a_chunk_of_other_spaces() -> None:
+    other = dataclasses.replace(cartpole_spec(), action=Discrete(3))
+    assert reason(make_chunk(other), cartpole_spec()) == "fingerprint"
+
+
+@pytest.mark.parametrize("name", ["observations", "final_observations", "log_probs", "rewards"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rejects_a_value_that_is_not_finite(name: str, value: float) -> None:
+    column = getattr(make_chunk(cartpole_spec()), name).copy()
+    column.reshape(-1)[-1] = value
+    assert reason(change(name, column), cartpole_spec()) == "non_finite"
+
+
+def test_rejects_a_continuous_action_that_is_not_finite() -> None:
+    spec = dataclasses.replace(cartpole_spec(), action=Box(-np.ones(2, "f4"), np.ones(2, "f4")))
+    chunk = make_chunk(spec)
+    validate_chunk(chunk, spec)
+    actions = chunk.actions.copy()
+    actions[0, 0, 0] = np.nan
+    assert reason(dataclasses.replace(chunk, actions=actions), spec) == "non_finite"
+
+
+def test_accepts_a_raw_action_beyond_its_bounds() -> None:
+    spec = dataclasses.replace(cartpole_spec(), action=Box(-np.ones(2, "f4"), np.ones(2, "f4")))
+    chunk = make_chunk(spec)
+    validate_chunk(dataclasses.replace(chunk, actions=chunk.actions * 0 + 9), spec)
+
+
+@pytest.mark.parametrize("action", [-1, 2, 2**62, -(2**63)])
+def test_rejects_an_action_out_of_its_space(action: int) -> None:
+    actions = make_chunk(cartpole_spec()).actions.copy()
+    actions[0, 0] = action
+    assert reason(change("actions", actions), cartpole_spec()) == "index"
+
+
+def test_rejects_other_dtypes_and_shapes_though_the_fingerprint_is_right() -> None:
+    spec, chunk = cartpole_spec(), make_chunk(cartpole_spec())
+    wide = dataclasses.replace(
+        chunk,
+        observations=chunk.observations.astype(np.float64),
+        final_observations=chunk.final_observations.astype(np.float64),
+    )
+    assert reason(wide, spec) == "dtype"
+    cut = dataclasses.replace(
+        chunk,
+        observations=chunk.observations[..., :3],
+        final_observations=chunk.final_observations[..., :3],
+    )
+    assert reason(cut, spec) == "shape"
+    assert reason(change("actions", chunk.actions.astype(np.int32)), spec) == "dtype"
+    assert reason(change("actions", chunk.actions[..., None]), spec) == "shape"
+
+
+@pytest.mark.parametrize(("seq", "oldest"), [(0, 1), (2**62, 0), (2**64 - 1, 0), (2**62, 2**62)])
+def test_an_envelope_with_impossible_numbers_is_a_wire_error(seq: int, oldest: int) -> None:
+    envelope = dataclasses.replace(make_envelope(encode_chunk(make_chunk(cartpole_spec()))))
+    bad = dataclasses.replace(
+        envelope, key=dataclasses.replace(envelope.key, seq=seq), oldest_seq=oldest
+    )
+    with pytest.raises(WireError, match="seq"):
+        decode_envelope(encode_envelope(bad))
+
+
+@pytest.mark.parametrize("run_id", [b"", bytes(15), bytes(17)])
+def test_an_envelope_without_a_run_is_a_wire_error(run_id: bytes) -> None:
+    envelope = make_envelope(encode_chunk(make_chunk(cartpole_spec())))
+    key = dataclasses.replace(envelope.key, run_id=run_id)
+    with pytest.raises(WireError, match="run_id"):
+        decode_envelope(encode_envelope(dataclasses.replace(envelope, key=key)))
+
+
+def test_refuses_to_send_a_chunk_that_is_too_large() -> None:
+    noise = np.random.default_rng(0).bytes(MAX_ENVELOPE_BYTES)
+    body = zstandard.ZstdCompressor().compress(noise)
+    with pytest.raises(LimitExceeded, match="chunk_steps"):
+        encode_envelope(make_envelope(body))
