@@ -189,9 +189,9 @@ class TrainingConfig:
     """What is trained, from how much, and how often it is published.
 
     ``batch_steps`` and ``replay_steps`` count transitions; ``publish_interval`` and ``max_lag``
-    count optimiser updates (``publish_interval = 0`` publishes after every batch). While the learner
-    is behind by two batches or more, up to ``catch_up_batches`` are trained between publications:
-    devices that pace themselves by policy versions then let it catch up.
+    count optimiser updates (``publish_interval = 0`` publishes after every batch). While two
+    batches or more wait, up to ``catch_up_batches`` are trained between publications, so that
+    devices which pace themselves by policy versions let the learner catch up.
     """
 
     batch_steps: int = 2048
@@ -256,7 +256,7 @@ class LearnerConfig:
     ingest: IngestConfig = field(default_factory=IngestConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    checkpoint_interval_s: float = 10.0
+    checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
     tensorboard: bool = True
 
