@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.admission import KnownVersion, KnownVersions
 from cloud_learner.algorithms.interface import Algorithm, load_algorithm
+from cloud_learner.brain import Brain
 from cloud_learner.checkpoint import CheckpointStore
 from cloud_learner.config import LearnerConfig
 from cloud_learner.fleet import Fleet, LearnerFacts
@@ -28,11 +29,12 @@ from cloud_learner.policy_log import PolicyLog
 from cloud_learner.quantize import Quantizer
 from cloud_learner.reoffer import last_episodes
 from cloud_learner.replay import Replay
+from cloud_learner.saver import Saver
 from cloud_learner.session_watch import watch_session
 from cloud_learner.signing import load_signing_key
 from cloud_learner.state_dir import StateDir
 from cloud_learner.subscriber import Subscriber
-from cloud_learner.trainer import Brain, Trainer, TrainerParts
+from cloud_learner.trainer import Trainer, TrainerParts
 from cloud_learner.training_stats import Progress, TrainingStats
 from shoal.identity import Identity
 from shoal.services import run_services
@@ -157,16 +159,17 @@ def open_core(
         replay_steps=lambda: replay.steps,
         counters=counters,
     )
+    fleet = Fleet(facts, stats, reports=journal.reports())
     parts = TrainerParts(
         journal=journal,
         replay=replay,
-        fleet=Fleet(facts, stats, reports=journal.reports()),
+        fleet=fleet,
         stats=stats,
         counters=counters,
         versions=versions,
         policy_log=policy_log,
         parameter_server=ParameterServer(policy_log, fleet=config.fleet),
-        checkpoints=checkpoints,
+        saver=Saver(journal, replay, fleet, versions, checkpoints, counters),
         metrics=metrics,
     )
     trainer = Trainer(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError  # noqa: S403 - the error alone: nothing is unpickled
 from typing import Final, cast
 
 import torch
@@ -159,8 +160,9 @@ def _decode(data: bytes) -> Checkpoint:
             ),
             version=fields["version"],
         )
-    except (KeyError, TypeError, ValueError, RuntimeError, WireError) as error:
-        raise CheckpointError(f"it was written by another program ({error})") from error
+    except (UnpicklingError, LookupError, TypeError, ValueError, RuntimeError, WireError) as error:
+        message = str(error).partition("\n")[0][:200]
+        raise CheckpointError(f"it was written by another program ({message})") from error
 
 
 def _learner_state(fields: Mapping[str, object]) -> LearnerState:

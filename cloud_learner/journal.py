@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +14,7 @@ from typing import Self
 from cloud_learner import journal_schema as schema
 from cloud_learner.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.config import JournalConfig
+from cloud_learner.journal_records import Entry, JournalTotals, Record
 from cloud_learner.replay import Cursor
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
@@ -23,49 +23,6 @@ from shoal.trajectory import ChunkKey
 _PAGE_ROWS = 256
 _ROW_BYTES = 128  # what a row without a body counts for in retention
 _NEWEST = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A decision about one chunk, to be made durable.
-
-    Attributes:
-        key: which chunk.
-        disposition: what was decided.
-        body: the chunk as it came; empty for a rejected one.
-        policy_version: the version that acted; 0 when unknown.
-        transitions: T x N; 0 for a rejected one.
-        episodes: how many ended in it.
-        reason: why it expired or was rejected: a slug.
-    """
-
-    key: ChunkKey
-    disposition: Disposition
-    body: bytes = b""
-    policy_version: int = 0
-    transitions: int = 0
-    episodes: int = 0
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A chunk as the journal holds it."""
-
-    position: int
-    key: ChunkKey
-    disposition: Disposition
-    policy_version: int
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JournalTotals:
-    """Sums over every chunk ever accepted, pruned ones too."""
-
-    transitions: int = 0
-    episodes: int = 0
-    body_bytes: int = 0
 
 
 class Journal:

@@ -112,7 +112,13 @@ class Quantizer:
                 "non_finite", "the policy has weights that are NaN or infinite: not published"
             )
         rows = _thin(observations, CALIBRATION_ROWS)
+        held = dict(self._ranges)
         reference = self._calibrate(weights, rows)
+        if not np.isfinite(reference).all():
+            self._ranges = held
+            raise PolicyRejected(
+                "non_finite", "the policy's outputs are NaN or infinite: not published"
+            )
         noise = noise_block(bytes(RUN_ID_BYTES), 0, 1, len(rows), self._spec.action)[0]
         refused: dict[str, float] = {}
         for precision in PRECISIONS:
@@ -127,7 +133,7 @@ class Quantizer:
                 golden = self._golden(session, rows, noise, distribution)
                 return Quantized(precision, tensors, golden, kl, refused)
             refused[precision] = kl
-        raise PolicyRejected("non_finite", "the policy's outputs are not finite: not published")
+        raise PolicyRejected("non_finite", "the policy's log-probabilities are NaN: not published")
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The ranges that are held, by name."""
@@ -139,18 +145,20 @@ class Quantizer:
 
     def _calibrate(self, weights: PolicyWeights, rows: Array) -> NDArray[np.float32]:
         """Moves the ranges and gives the fp32 distribution `[M, P]`."""
-        hidden = rows.reshape(len(rows), -1).astype(np.float32)
-        self._hold("input", np.abs(hidden).max(axis=0))
+        inputs = rows.reshape(len(rows), -1).astype(np.float32)
+        self._hold("input", np.abs(inputs).max(axis=0))
+        hidden = torch.from_numpy(inputs)  # numpy's BLAS would start threads of its own
         last = len(weights.layers) - 1
         for index, layer in enumerate(weights.layers):
-            hidden = hidden @ layer.weight + layer.bias
+            weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
+            hidden = torch.addmm(bias, hidden, weight)
             if index != last:
-                np.maximum(hidden, 0.0, out=hidden)
-                self._hold(f"output.{index}", hidden.max(keepdims=True).reshape(1))
+                hidden = hidden.relu_()
+                self._hold(f"output.{index}", hidden.max().reshape(1).numpy())
+        outputs: NDArray[np.float32] = hidden.numpy()
         if weights.log_std is None:
-            return hidden
-        spread = np.broadcast_to(weights.log_std, hidden.shape)
-        return np.concatenate((hidden, spread), axis=1)
+            return outputs
+        return np.concatenate((outputs, np.broadcast_to(weights.log_std, outputs.shape)), axis=1)
 
     def _tensors(self, weights: PolicyWeights, precision: Precision) -> dict[str, Array]:
         tensors: dict[str, Array] = {}

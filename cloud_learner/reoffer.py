@@ -9,7 +9,8 @@ from typing import Final
 from cloud_learner.admission import Standard, Verdict, decide, reject
 from cloud_learner.audit import Disposition
 from cloud_learner.calibration import rows_of
-from cloud_learner.journal import Journal, Record
+from cloud_learner.journal import Journal
+from cloud_learner.journal_records import Record
 from cloud_learner.replay import Admitted, Cursor
 from cloud_learner.training_stats import RETURN_WINDOW
 from shoal.errors import WireError

@@ -6,14 +6,14 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from cloud_learner.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.audit import Disposition, RunKey, RunReport
+from cloud_learner.audit import Disposition
+from cloud_learner.brain import Brain
 from cloud_learner.calibration import probe_observations, rows_of
-from cloud_learner.checkpoint import Checkpoint, CheckpointStore
 from cloud_learner.config import LearnerConfig
 from cloud_learner.fleet import Fleet
 from cloud_learner.journal import Journal
@@ -22,18 +22,16 @@ from cloud_learner.metrics import Metrics
 from cloud_learner.parameter_server import ParameterServer
 from cloud_learner.policy_log import PolicyLog
 from cloud_learner.published import Published
-from cloud_learner.quantize import Quantizer
 from cloud_learner.reoffer import reoffer
 from cloud_learner.replay import Admitted, Batch, Replay, collate
+from cloud_learner.saver import Saver
 from cloud_learner.training_stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from shoal.errors import (
-    CheckpointError,
     ConfigError,
     JournalError,
     PolicyLogError,
     PolicyRejected,
-    ShoalError,
     WireError,
 )
 from shoal.logs import get_logger
@@ -47,36 +45,11 @@ _log = get_logger("trainer")
 
 
 @dataclass(frozen=True, slots=True)
-class Brain:
-    """What is trained, for one pair of spaces."""
-
-    spec: EnvSpec
-    learner: Learner
-    quantizer: Quantizer
-
-
-@dataclass(frozen=True, slots=True)
 class Stepped:
     """A step of the learner: what it trained from and what it said."""
 
     batch: Batch
     metrics: StepMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """What is saved together."""
-
-    checkpoint: Checkpoint
-    reports: Mapping[RunKey, RunReport]
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """What became of a snapshot."""
-
-    snapshot: _Snapshot
-    error: ShoalError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +64,7 @@ class TrainerParts:
     versions: KnownVersions
     policy_log: PolicyLog
     parameter_server: ParameterServer
-    checkpoints: CheckpointStore
+    saver: Saver
     metrics: Metrics
 
 
@@ -129,7 +102,7 @@ class Trainer:
         self._brain: Brain | None = None
         self._published_updates = 0
         self._unpublished = 0
-        self._checkpointed_s = 0.0
+        self._saved_s = 0.0
         self._midway = False
 
     @property
@@ -159,7 +132,7 @@ class Trainer:
                 await self._train_once(brain)
         finally:
             if not self._midway:
-                self._note_saved(self._save(self._snapshot(brain)))
+                self._parts.saver.save_now(brain)
 
     async def _begin(self, brain: Brain, *, reason: str) -> None:
         """Offers what the journal still holds to replay, publishes, and accepts chunks."""
@@ -172,7 +145,7 @@ class Trainer:
         observations = reoffered.observations
         if observations is None:
             observations = probe_observations(brain.spec, seed=self._config.seed)
-        await self._checkpoint(brain)
+        await self._save(brain)
         published = await in_thread_to_the_end(self._make_version, brain, observations, reason)
         self._brain = brain
         parts.stats.note_updates(brain.learner.updates)
@@ -230,8 +203,8 @@ class Trainer:
         if self._must_publish(updates):
             await self._publish(brain, rows_of(stepped.batch.observations))
         self._write_metrics(stepped)
-        if self._clock() - self._checkpointed_s >= self._config.checkpoint_interval_s:
-            await self._checkpoint(brain)
+        if self._clock() - self._saved_s >= self._config.checkpoint_interval_s:
+            await self._save(brain)
 
     def _must_publish(self, updates: int) -> bool:
         training = self._training
@@ -294,40 +267,9 @@ class Trainer:
         self._published_updates = manifest.updates
         self._unpublished = 0
 
-    async def _checkpoint(self, brain: Brain) -> None:
-        """Saves; then what the checkpoint covers may leave the journal."""
-        self._checkpointed_s = self._clock()
-        self._note_saved(await in_thread_to_the_end(self._save, self._snapshot(brain)))
-
-    def _snapshot(self, brain: Brain) -> _Snapshot:
-        """Copies everything a checkpoint holds, as of one moment."""
-        checkpoint = Checkpoint(
-            spec=brain.spec,
-            learner=brain.learner.state_dict(),
-            quantizer=brain.quantizer.state_dict(),
-            cursor=self._parts.replay.cursor,
-            version=self._parts.versions.highest,
-        )
-        return _Snapshot(checkpoint, self._parts.fleet.take_unsaved_reports())
-
-    def _save(self, snapshot: _Snapshot) -> _Saved:
-        parts = self._parts
-        try:
-            parts.journal.save_reports(snapshot.reports)
-            parts.checkpoints.save(snapshot.checkpoint)
-            parts.journal.prune(snapshot.checkpoint.cursor)
-        except (CheckpointError, JournalError) as error:
-            return _Saved(snapshot, error)
-        return _Saved(snapshot, None)
-
-    def _note_saved(self, saved: _Saved) -> None:
-        fleet = self._parts.fleet
-        if saved.error is None:
-            fleet.clear_condition("cannot_checkpoint")
-        else:
-            fleet.put_unsaved(saved.snapshot.reports)
-            self._parts.counters["checkpoint_failures"] += 1
-            fleet.raise_condition("cannot_checkpoint", str(saved.error))
+    async def _save(self, brain: Brain) -> None:
+        self._saved_s = self._clock()
+        await self._parts.saver.save(brain)
 
     def _write_metrics(self, stepped: Stepped) -> None:
         stats = self._parts.stats

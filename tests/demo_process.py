@@ -53,7 +53,8 @@ class DemoProcess:
     def pid_of(self, name: str) -> int:
         """The process id of one program of the demo, by the name of its configuration."""
         for child in psutil.Process(self.process.pid).children():
-            if any(part.endswith(f"/{name}.toml") for part in child.cmdline()):
+            files = {Path(part).name for part in child.cmdline()}
+            if f"{name}.toml" in files or (name == "broker" and "mosquitto.conf" in files):
                 return child.pid
         raise AssertionError(f"{name} is not running")
 

@@ -43,6 +43,12 @@ def on_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]
     return run
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for what other tasks and threads bring about; a hang fails by the deadline."""
+    while not holds():  # noqa: ASYNC110 - any part may make it true
+        await asyncio.sleep(0.001)  # not 0: that would keep the interpreter from the threads
+
+
 @dataclass
 class SimRun:
     """The chunks of one run."""

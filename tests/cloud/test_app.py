@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sim import SimDevice, on_loop
+from sim import SimDevice, on_loop, until
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
 from cloud_learner.admission import decide
@@ -21,7 +21,7 @@ from cloud_learner.app import Core, open_core
 from cloud_learner.arrivals import Birth, open_reports
 from cloud_learner.audit import Disposition, RunKey
 from cloud_learner.config import LearnerConfig, OptimiserConfig, TrainingConfig
-from cloud_learner.journal import Entry
+from cloud_learner.journal_records import Entry
 from cloud_learner.replay import Admitted
 from cloud_learner.state_dir import StateDir
 from shoal.errors import ConfigError
@@ -60,8 +60,7 @@ async def learning(config: LearnerConfig, *, kill: bool = False) -> AsyncIterato
         core.parts.fleet.note_status(Birth(birth(), SPEC))
         async with asyncio.TaskGroup() as group:
             training = group.create_task(core.trainer.serve(core.restored))
-            while core.trainer.standard() is None:  # noqa: ASYNC110 - nothing else tells
-                await asyncio.sleep(0)
+            await until(lambda: core.trainer.standard() is not None)
             yield core
             core.trainer._midway = core.trainer._midway or kill
             training.cancel()
@@ -95,8 +94,7 @@ def take_in(core: Core, seqs: range) -> None:
 
 
 async def until_trained(core: Core, batches: int) -> None:
-    while core.parts.counters["batches"] < batches:  # noqa: ASYNC110 - nothing else tells
-        await asyncio.sleep(0)
+    await until(lambda: core.parts.counters["batches"] >= batches)
 
 
 def weights(core: Core) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -113,10 +111,7 @@ async def train_through(directory: Path, kills: list[int], interval_s: float) ->
             await until_trained(core, batches)
     async with learning(config) as core:
         take_in(core, range(CHUNKS))
-        while core.parts.replay.steps:  # noqa: ASYNC110 - nothing else tells
-            await asyncio.sleep(0)
-        while core.trainer._midway:  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0)
+        await until(lambda: not core.parts.replay.steps and not core.trainer._midway)
     return core
 
 
@@ -198,10 +193,7 @@ async def test_a_chunk_over_the_lag_bound_is_never_trained_and_expires_in_the_jo
     async with learning(config) as core:
         take_in(core, range(CHUNKS))
         await until_trained(core, 2)
-        while core.parts.replay.steps:  # noqa: ASYNC110 - nothing else tells
-            await asyncio.sleep(0)
-        while core.trainer._midway:  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0)
+        await until(lambda: not core.parts.replay.steps and not core.trainer._midway)
         decided = core.parts.journal.decided(RunKey("pi-1", RUN_ID))
         assert (decided.trained.count(), decided.expired.count()) == (4, 8)
         assert core.parts.counters["expired_in_replay"] == 8

@@ -27,7 +27,8 @@ from cloud_learner.arrivals import open_chunks
 from cloud_learner.audit import Decided, Disposition, RunKey, RunReport, audit_run
 from cloud_learner.config import JournalConfig
 from cloud_learner.inbox import Message
-from cloud_learner.journal import Entry, Journal
+from cloud_learner.journal import Journal
+from cloud_learner.journal_records import Entry
 from cloud_learner.reoffer import reoffer
 from cloud_learner.replay import Admitted, Cursor, Replay
 from shoal.errors import JournalError

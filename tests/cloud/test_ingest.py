@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim import TOPICS, SimDevice, on_loop
+from sim import TOPICS, SimDevice, on_loop, until
 from strategies import DIGEST, cartpole_spec, make_chunk
 
 from cloud_learner.admission import KnownVersion, KnownVersions, Standard
@@ -59,11 +59,6 @@ class Bench:
         self.acks.append((device_id, payload))
         self.changed.set()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Waits for a condition; a hang is the test's timeout."""
-        while not holds():  # noqa: ASYNC110 - many parts may make it true
-            await asyncio.sleep(0)
-
 
 @asynccontextmanager
 async def ingesting(path: Path, *, max_file_bytes: int = 0) -> AsyncIterator[Bench]:
@@ -107,11 +102,11 @@ async def test_a_chunk_is_journaled_then_acknowledged_then_ready_to_train(tmp_pa
         device = SimDevice("pi-1")
         key = device.produce(GOOD)
         bench.inbox.offer(device.message(key))
-        await bench.until(lambda: bool(bench.acks))
+        await until(lambda: bool(bench.acks))
         assert bench.journal.decided(RunKey("pi-1", key.run_id)).trained.contains(0)
         device.hear_ack(bench.acks[0][1])
         assert device.held() == []
-        await bench.until(lambda: bench.replay.steps == CHUNK.transitions)
+        await until(lambda: bench.replay.steps == CHUNK.transitions)
         assert bench.stats.env_steps == CHUNK.transitions
 
 
@@ -121,9 +116,9 @@ async def test_an_ack_that_got_lost_is_repeated_and_resending_is_harmless(tmp_pa
         device = SimDevice("pi-1")
         message = device.message(device.produce(GOOD))
         bench.inbox.offer(message)
-        await bench.until(lambda: len(bench.acks) > 2)
+        await until(lambda: len(bench.acks) > 2)
         bench.inbox.offer(message)
-        await bench.until(lambda: bench.counters["duplicates"] == 1)
+        await until(lambda: bench.counters["duplicates"] == 1)
         device.hear_ack(bench.acks[-1][1])
         assert device.held() == []
         assert bench.stats.env_steps == CHUNK.transitions
@@ -137,14 +132,14 @@ async def test_a_chunk_of_other_spaces_is_rejected_counted_told_and_deleted_by_i
     async with ingesting(tmp_path) as bench:
         device = SimDevice("pi-1")
         bench.inbox.offer(device.message(device.produce(FOREIGN)))
-        await bench.until(lambda: bool(bench.acks))
+        await until(lambda: bool(bench.acks))
         device.hear_ack(bench.acks[-1][1])
         assert device.held() == []
-        await bench.until(lambda: bench.counters["rejected_fingerprint"] == 1)
+        await until(lambda: bench.counters["rejected_fingerprint"] == 1)
         assert events_of(bench, "pi-1") == ["chunks_rejected"]
         assert bench.replay.steps == 0
         bench.inbox.offer(device.telemetry_message())
-        await bench.until(lambda: bench.fleet.audit().total.rejected == 1)
+        await until(lambda: bench.fleet.audit().total.rejected == 1)
         assert bench.fleet.audit().total.balanced
 
 
@@ -154,7 +149,7 @@ async def test_a_chunk_whose_body_is_damaged_is_rejected_and_deleted(tmp_path: P
         device = SimDevice("pi-1")
         key = device.produce(GOOD[:-8] + bytes(8))
         bench.inbox.offer(device.message(key))
-        await bench.until(lambda: bench.counters["rejected_malformed"] == 1)
+        await until(lambda: bench.counters["rejected_malformed"] == 1)
         assert bench.journal.decided(RunKey("pi-1", key.run_id)).rejected.contains(0)
 
 
@@ -169,8 +164,8 @@ async def test_garbage_on_any_topic_is_counted_and_told_and_stops_nothing(tmp_pa
         device = SimDevice("pi-2")
         bench.inbox.offer(device.message(device.produce(GOOD)))
         bench.inbox.offer(device.telemetry_message())
-        await bench.until(lambda: bench.replay.steps > 0)
-        await bench.until(lambda: bench.fleet.audit().total.produced == 1)
+        await until(lambda: bench.replay.steps > 0)
+        await until(lambda: bench.fleet.audit().total.produced == 1)
         assert bench.counters["garbage"] + bench.counters["unsupported_wire_version"] == 19
         assert {"garbage", "unsupported_wire_version"} <= set(events_of(bench, "pi-1"))
 
@@ -183,7 +178,7 @@ async def test_a_message_that_names_another_device_than_its_topic_is_refused(
         victim = SimDevice("pi-1")
         message = victim.message(victim.produce(GOOD))
         bench.inbox.offer(Message(TOPICS.trajectory("pi-2"), message.payload))
-        await bench.until(lambda: bench.counters["wrong_sender"] == 1)
+        await until(lambda: bench.counters["wrong_sender"] == 1)
         assert events_of(bench, "pi-2") == ["wrong_sender"]
         assert bench.journal.runs() == {}
 
@@ -197,13 +192,13 @@ async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_hea
         device = SimDevice("pi-1")
         key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=400), policy_version=1)))
         bench.inbox.offer(device.message(key))
-        await bench.until(lambda: bench.fleet.learner_state == "journal_full")
+        await until(lambda: bench.fleet.learner_state == "journal_full")
         bench.inbox.offer(device.telemetry_message())
-        await bench.until(lambda: bench.fleet.audit().total.in_flight == 1)
+        await until(lambda: bench.fleet.audit().total.in_flight == 1)
         assert bench.acks == []
         assert events_of(bench, "learner") == ["journal_full"]
         bench.journal._connection.execute("PRAGMA max_page_count = 10000")
-        await bench.until(lambda: bool(bench.acks))
+        await until(lambda: bool(bench.acks))
         assert bench.fleet.learner_state != "journal_full"
         assert events_of(bench, "learner") == ["journal_full_cleared", "journal_full"]
 
@@ -216,10 +211,10 @@ async def test_a_full_lane_drops_the_newest_and_the_resent_chunk_gets_in(tmp_pat
         for message in messages:
             bench.inbox.offer(message)
         assert bench.inbox.chunks.dropped == 6
-        await bench.until(lambda: bench.replay.steps == 64 * CHUNK.transitions)
+        await until(lambda: bench.replay.steps == 64 * CHUNK.transitions)
         for message in messages[64:]:
             bench.inbox.offer(message)
-        await bench.until(lambda: bench.replay.steps == 70 * CHUNK.transitions)
+        await until(lambda: bench.replay.steps == 70 * CHUNK.transitions)
 
 
 @on_loop
@@ -231,11 +226,11 @@ async def test_chunks_that_come_before_any_space_is_known_are_left_with_their_de
         device = SimDevice("pi-1")
         message = device.message(device.produce(GOOD))
         bench.inbox.offer(message)
-        await bench.until(lambda: bench.counters["chunks_before_spec"] == 1)
+        await until(lambda: bench.counters["chunks_before_spec"] == 1)
         assert bench.acks == []
         bench.standard = standard()
         bench.inbox.offer(message)
-        await bench.until(lambda: bool(bench.acks))
+        await until(lambda: bool(bench.acks))
 
 
 @on_loop

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from cloud_learner.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.config import JournalConfig
-from cloud_learner.journal import Entry, Journal, JournalTotals
+from cloud_learner.journal import Journal
+from cloud_learner.journal_records import Entry, JournalTotals
 from cloud_learner.replay import Cursor
 from shoal.errors import JournalError
 from shoal.ranges import Ranges

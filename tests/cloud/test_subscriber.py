@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from brokers import FLEET, Broker, Client, identity, nats_broker
-from sim import on_loop
+from sim import on_loop, until
 
 from cloud_learner.config import BrokerConfig
 from cloud_learner.inbox import Inbox, Message
@@ -48,8 +48,7 @@ async def subscribed(
 
 
 async def until_connected(subscriber: Subscriber, connections: int) -> None:
-    while subscriber.connections < connections:  # noqa: ASYNC110 - nothing else tells
-        await asyncio.sleep(0.001)
+    await until(lambda: subscriber.connections >= connections)
 
 
 async def send(broker: Broker, payload: bytes) -> None:

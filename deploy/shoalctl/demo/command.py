@@ -62,7 +62,10 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
             _make_directory(directory)
         workspace = make_workspace(directory, options.plan)
         view = make_view(sys.stderr if options.as_json else sys.stdout)
-        envelope = asyncio.run(_Demo(options, workspace, threshold, started_s, view).run())
+        try:
+            envelope = asyncio.run(_Demo(options, workspace, threshold, started_s, view).run())
+        except asyncio.CancelledError:  # SIGTERM; every process has been stopped
+            raise KeyboardInterrupt from None
     if options.as_json:
         typer.echo(json.dumps(envelope))
     else:

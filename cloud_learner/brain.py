@@ -1,0 +1,18 @@
+"""Model, learner and quantizer of one pair of spaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloud_learner.learner import Learner
+from cloud_learner.quantize import Quantizer
+from shoal.spaces import EnvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Brain:
+    """What is trained, for one pair of spaces."""
+
+    spec: EnvSpec
+    learner: Learner
+    quantizer: Quantizer

@@ -1,0 +1,96 @@
+"""What TensorBoard is told, read back from its event file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+
+from cloud_learner.learner import StepMetrics
+from cloud_learner.metrics import LAG_BUCKETS, Metrics, scalars_of
+from shoal.v1 import fleet_pb2
+
+STEP = StepMetrics(
+    updates=48,
+    values={
+        "policy_loss": 0.25,
+        "value_loss": 0.5,
+        "entropy": 0.625,
+        "kl": 0.0625,
+        "explained_variance": 0.75,
+        "kl_staleness": 0.125,
+        "lag_mean": 12.0,
+        "my_own_number": 3.0,
+    },
+)
+TRAINING = fleet_pb2.Training(
+    env_steps=2048, return_mean=42.0, return_window=7, length_mean=41.0, kl_quantization=0.03125
+)
+
+
+def events(directory: Path) -> list[Event]:
+    (path,) = directory.glob("events.out.tfevents.*")
+    return [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+
+
+def test_writes_what_a_person_watches(tmp_path: Path) -> None:
+    with Metrics(tmp_path, enabled=True, clock=lambda: 1.5) as metrics:
+        metrics.write(STEP, TRAINING, np.array([0, 16, 16, 32]))
+    *_, event = events(tmp_path)
+    values = {v.tag: v.simple_value for v in event.summary.value}
+    assert (event.step, event.wall_time) == (2048, 1.5)
+    assert values["return/mean_100"] == 42.0
+    assert values["return/length_mean_100"] == 41.0
+    assert values["loss/policy"] == 0.25
+    assert values["loss/value"] == 0.5
+    assert values["policy/entropy"] == 0.625
+    assert values["policy/kl"] == 0.0625
+    assert values["value/explained_variance"] == 0.75
+    assert values["gap/kl_staleness"] == 0.125
+    assert values["gap/kl_quantization"] == 0.03125
+    assert values["lag/mean"] == 12.0
+    assert values["optimiser/updates"] == 48.0
+    assert "throughput/env_steps_per_s" in values
+
+
+def test_the_lag_histogram_holds_every_lane(tmp_path: Path) -> None:
+    lags = np.array([0, 16, 16, 32], np.int64)
+    with Metrics(tmp_path, enabled=True) as metrics:
+        metrics.write(STEP, TRAINING, lags)
+    *_, event = events(tmp_path)
+    (histogram,) = [v.histo for v in event.summary.value if v.tag == "lag/histogram"]
+    assert (histogram.min, histogram.max, histogram.num, histogram.sum) == (0.0, 32.0, 4.0, 64.0)
+    assert sum(histogram.bucket) == 4.0
+    assert len(histogram.bucket) == len(histogram.bucket_limit) == LAG_BUCKETS
+
+
+def test_an_algorithms_own_numbers_are_kept() -> None:
+    assert scalars_of(STEP, TRAINING)["algorithm/my_own_number"] == 3.0
+
+
+def test_means_over_no_episodes_are_left_out() -> None:
+    before = fleet_pb2.Training(return_mean=float("nan"))
+    assert not [tag for tag in scalars_of(STEP, before) if tag.startswith("return/")]
+
+
+def test_every_batch_is_one_event(tmp_path: Path) -> None:
+    with Metrics(tmp_path, enabled=True) as metrics:
+        for steps in (1, 2, 3):
+            metrics.write(STEP, fleet_pb2.Training(env_steps=steps), np.array([1]))
+    assert [e.step for e in events(tmp_path) if e.summary.value] == [1, 2, 3]
+
+
+def test_writes_nothing_when_it_is_not_enabled(tmp_path: Path) -> None:
+    with Metrics(tmp_path / "tensorboard", enabled=False) as metrics:
+        metrics.write(STEP, TRAINING, np.array([1]))
+    assert not (tmp_path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_closing_ends_it_and_later_batches_are_ignored(tmp_path: Path, enabled: bool) -> None:  # noqa: FBT001 - a parameter
+    with Metrics(tmp_path, enabled=enabled) as metrics:
+        pass
+    metrics.write(STEP, TRAINING, np.array([1]))
