@@ -18,8 +18,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Where a machine without an NVIDIA driver finds the small torch; set it empty to use PyPI alone.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
@@ -50,11 +48,7 @@ $(BIN)/python:
 # $(1): the extras to install
 define install
 	@echo "==> installing shoal[$(1)] into $(VENV) (a few minutes the first time)"
-	@index=; \
-	if [ -n "$(TORCH_INDEX)" ] && ! command -v nvidia-smi >/dev/null \
-		&& $(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1] + "/torch/", timeout=5)' "$(TORCH_INDEX)" 2>/dev/null; \
-	then index="--extra-index-url $(TORCH_INDEX)"; fi; \
-	$(BIN)/python -m pip install -qq --constraint constraints.txt $$index --editable '.[$(1)]'
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[$(1)]'
 	@echo "==> installed"
 endef
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError  # noqa: S403 - the error alone: nothing is unpickled
+from pickle import UnpicklingError
 from typing import Final, cast
 
 import torch

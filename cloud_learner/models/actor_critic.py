@@ -102,12 +102,16 @@ class ActorCritic(nn.Module):
         out: Tensor = self.critic(self._features(observations))
         return out.squeeze(-1)
 
+    @property
+    def policy_layers(self) -> list[nn.Linear]:
+        """The policy's affine layers, first to last."""
+        return [layer for layer in self.policy if isinstance(layer, nn.Linear)]
+
     def policy_weights(self) -> PolicyWeights:
         """The policy alone, as arrays of its own, with every scale folded in."""
         with torch.no_grad():
-            linear = [layer for layer in self.policy if isinstance(layer, nn.Linear)]
-            weights = [layer.weight.T.clone() for layer in linear]
-            biases = [layer.bias.clone() for layer in linear]
+            weights = [layer.weight.T.clone() for layer in self.policy_layers]
+            biases = [layer.bias.clone() for layer in self.policy_layers]
             weights[0] *= self.input_scale
             log_std: NDArray[np.float32] | None = None
             if self.log_std is not None:

@@ -23,7 +23,9 @@ PLAIN = AppoConfig(normalize_advantages=False, entropy_coef=0.0, value_loss="mse
 
 def model_for(action: Space, seed: int = 0) -> ActorCritic:
     model = build_model(EnvSpec("Test-v0", unbounded((4,)), action), hidden=(8,), seed=seed)
-    torch.nn.init.normal_(model.policy[-1].weight, generator=torch.Generator().manual_seed(seed))
+    torch.nn.init.normal_(
+        model.policy_layers[-1].weight, generator=torch.Generator().manual_seed(seed)
+    )
     return model
 
 

@@ -215,7 +215,7 @@ def test_nothing_in_a_checkpoint_can_run_code(
     saved = CheckpointStore(tmp_path / "c").save(trained.checkpoint)
     buffer = io.BytesIO()
     torch.save({"learner": Evil()}, buffer)
-    for payload in (buffer.getvalue(), pickle.dumps(Evil())):
+    for payload in (buffer.getvalue(), pickle.dumps(Evil(), protocol=2)):
         saved.write_bytes(b"SHOALCP1" + hashlib.sha256(payload).digest() + payload)
         with pytest.raises(CheckpointError):
             CheckpointStore(tmp_path / "c").newest()

@@ -73,7 +73,7 @@ def test_pixels_are_scaled_to_one_and_the_scale_is_in_the_exported_arrays() -> N
     observations = np.random.default_rng(0).integers(0, 256, (5, 3, 3)).astype(np.uint8)
     params = model.distribution_params(torch.from_numpy(observations)).detach().numpy()
     np.testing.assert_allclose(params, run_arrays(model, observations), rtol=1e-3, atol=1e-6)
-    first = model.policy[0].weight.detach().numpy().T
+    first = model.policy_layers[0].weight.detach().numpy().T
     np.testing.assert_allclose(model.policy_weights().layers[0].weight * 255.0, first, rtol=1e-5)
 
 
@@ -109,7 +109,7 @@ def test_exported_arrays_do_not_follow_later_training() -> None:
     model = build_model(spec(unbounded((4,)), Discrete(2)), hidden=(8,))
     weights = model.policy_weights()
     before = weights.layers[0].weight.copy()
-    torch.nn.init.zeros_(model.policy[0].weight)
+    torch.nn.init.zeros_(model.policy_layers[0].weight)
     np.testing.assert_array_equal(weights.layers[0].weight, before)
 
 
@@ -118,7 +118,7 @@ def test_weights_that_are_not_finite_are_noticed(bad: float) -> None:
     model = build_model(spec(unbounded((4,)), unbounded((1,))), hidden=(8,))
     assert model.policy_weights().finite
     with torch.no_grad():
-        model.policy[0].bias[3] = bad
+        model.policy_layers[0].bias[3] = bad
     assert not model.policy_weights().finite
 
 

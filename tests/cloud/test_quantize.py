@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -52,13 +53,10 @@ def make_case(
     spec = EnvSpec("Test-v0", observation, action)
     model = build_model(spec, hidden=hidden, seed=seed)
     torch.nn.init.normal_(
-        model.policy[-1].weight, std=0.3, generator=torch.Generator().manual_seed(seed)
+        model.policy_layers[-1].weight, std=0.3, generator=torch.Generator().manual_seed(seed)
     )
-    for layer in model.policy:
-        if isinstance(layer, torch.nn.Linear):
-            torch.nn.init.normal_(
-                layer.bias, std=0.1, generator=torch.Generator().manual_seed(seed)
-            )
+    for layer in model.policy_layers:
+        torch.nn.init.normal_(layer.bias, std=0.1, generator=torch.Generator().manual_seed(seed))
     rng = np.random.default_rng(seed)
     shape = (300, *observation.shape)
     if observation.dtype.kind == "f":
@@ -79,7 +77,7 @@ def full(dtype: str, shape: tuple[int, ...], high: float) -> Box:
     return Box(np.zeros(shape, dtype), np.full(shape, high, dtype))
 
 
-CASES = {
+CASES: dict[str, Callable[[], Case]] = {
     "cartpole": cartpole,
     "three layers": lambda: make_case(unbounded((6,)), Discrete(5), hidden=(16, 24, 8)),
     "one layer": lambda: make_case(unbounded((6,)), Discrete(5), hidden=(16,)),
@@ -96,10 +94,10 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES.keys())
+@pytest.fixture(params=list(CASES))
 def case(request: pytest.FixtureRequest) -> Case:
-    made: Case = request.param()
-    return made
+    name: str = request.param
+    return CASES[name]()
 
 
 def quantizer_for(case: Case, kl_max: float = 1.0) -> Quantizer:
@@ -124,7 +122,8 @@ def integer_outputs(tensors: dict[str, Array], observations: Array) -> NDArray[n
         total = (units - zero) @ tensors[key].astype(np.int64) + tensors[f"bias.{index}"]
         scales = scale * tensors[f"{key}.scale"]
         if index == last:
-            return total.astype(np.float32) * scales
+            outputs: NDArray[np.float32] = total.astype(np.float32) * scales
+            return outputs
         scale, zero = tensors[f"output.{index}.scale"], int(tensors[f"output.{index}.zero"])
         rounded = np.rint(total.astype(np.float32) * (scales / scale))
         units = np.clip(rounded + zero, 0, 255).astype(np.int64)
@@ -303,7 +302,7 @@ def test_falls_back_head_first_then_throughout_and_says_what_it_refused() -> Non
 def test_weights_that_are_not_finite_are_never_published(bad: float) -> None:
     case = cartpole()
     with torch.no_grad():
-        case.model.policy[2].weight[3, 4] = bad
+        case.model.policy_layers[1].weight[3, 4] = bad
     with pytest.raises(PolicyRejected) as caught:
         quantizer_for(case).quantize(case.model, case.observations)
     assert caught.value.reason == "non_finite"
@@ -312,9 +311,8 @@ def test_weights_that_are_not_finite_are_never_published(bad: float) -> None:
 def test_finite_weights_whose_outputs_overflow_are_never_published() -> None:
     case = cartpole()
     with torch.no_grad():
-        for layer in case.model.policy:
-            if isinstance(layer, torch.nn.Linear):
-                layer.weight.fill_(1e30)
+        for layer in case.model.policy_layers:
+            layer.weight.fill_(1e30)
     quantizer = quantizer_for(case)
     with pytest.raises(PolicyRejected) as caught:
         quantizer.quantize(case.model, case.observations)
@@ -328,7 +326,7 @@ def test_features_of_very_different_ranges_each_keep_their_resolution() -> None:
     case = cartpole()
     ranges = np.array([1e-3, 1.0, 1e3, 1e5], np.float32)
     with torch.no_grad():
-        case.model.policy[0].weight.div_(torch.from_numpy(ranges))
+        case.model.policy_layers[0].weight.div_(torch.from_numpy(ranges))
     quantized = quantizer_for(case).quantize(case.model, case.observations * ranges)
     assert quantized.precision == "int8"
     assert quantized.kl_quantization < 0.01
@@ -380,7 +378,7 @@ def test_equal_weights_give_equal_bytes_after_a_restart() -> None:
     first = quantizer_for(case)
     first.quantize(case.model, case.observations)
     with torch.no_grad():
-        case.model.policy[0].weight.mul_(1.05)
+        case.model.policy_layers[0].weight.mul_(1.05)
     second = quantizer_for(case)
     second.load_state_dict(first.state_dict())
     before, after = (q.quantize(case.model, case.observations * 0.8) for q in (first, second))

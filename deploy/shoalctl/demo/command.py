@@ -20,7 +20,7 @@ from shoal.errors import ConfigError, DeadlineExceeded, EnvironmentFailed
 from shoal.v1 import fleet_pb2
 from shoalctl.demo.observer import Observer
 from shoalctl.demo.processes import Processes
-from shoalctl.demo.result import Outcome, is_solved, number, result_envelope
+from shoalctl.demo.result import Meter, Outcome, is_solved, number, result_envelope
 from shoalctl.demo.view import Picture, View, bytes_text, make_view
 from shoalctl.demo.workspace import DemoPlan, Workspace, make_workspace
 
@@ -94,6 +94,7 @@ class _Demo:
         self._picture = Picture(env_id=options.plan.env_id, threshold=threshold)
         self._restarts: Counter[str] = Counter()
         self._next_point_s = 0.0
+        self._down, self._down_fp32 = Meter(), Meter()
 
     async def run(self) -> dict[str, object]:
         _interrupt_on_sigterm()
@@ -115,7 +116,8 @@ class _Demo:
             training = self._picture.training or fleet_pb2.Training()
             await processes.stop(*(agent.name for agent in self._workspace.agents))
             devices, audit = await self._last_reports(observer)
-            final = await observer.training() or training
+            last = await observer.training()
+            final = training if last is None else self._metered(last)
             digests = await observer.policy_digests()
         outcome = Outcome(
             env_id=self._options.plan.env_id,
@@ -134,6 +136,12 @@ class _Demo:
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
+
+    def _metered(self, training: fleet_pb2.Training) -> fleet_pb2.Training:
+        """With bytes sent by the learners before this one, which count from 0 in each process."""
+        training.bytes_down = self._down.reading(training.bytes_down)
+        training.bytes_down_fp32 = self._down_fp32.reading(training.bytes_down_fp32)
+        return training
 
     def _note_restart(self, name: str, status: int) -> None:
         self._restarts[name] += 1
@@ -175,7 +183,7 @@ class _Demo:
 
     async def _watch(self, processes: Processes, observer: Observer) -> None:
         async for training in observer.watch_training():
-            self._picture.training = training
+            self._picture.training = self._metered(training)
             now_s = self._elapsed_s()
             if training.episodes and now_s >= self._next_point_s:
                 self._picture.curve.append(training.return_mean)

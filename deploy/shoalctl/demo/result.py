@@ -30,6 +30,24 @@ class Outcome:
     restarts: dict[str, int]
 
 
+@dataclass(slots=True)
+class Meter:
+    """A counter that goes on where it was when its source starts again from 0.
+
+    meter.reading(70), meter.reading(5) == 70, 75
+    """
+
+    _before: int = 0
+    _last: int = 0
+
+    def reading(self, value: int) -> int:
+        """The whole count, given the source's own."""
+        if value < self._last:
+            self._before += self._last
+        self._last = value
+        return self._before + value
+
+
 def is_solved(training: fleet_pb2.Training, threshold: float, window: int = 100) -> bool:
     """Whether the mean return over a full window of episodes reached the threshold."""
     return training.return_window >= window and training.return_mean >= threshold

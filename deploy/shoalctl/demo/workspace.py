@@ -13,6 +13,7 @@ from pathlib import Path
 from shoal.config import load_config
 from shoal.errors import ConfigError
 from shoalctl.broker import BrokerConfig, write_mosquitto_files
+from shoalctl.demo.presets import training_tables
 from shoalctl.demo.processes import Program
 from shoalctl.pki import FleetPki, Role
 
@@ -104,6 +105,12 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
             },
             "broker": {"host": HOST, "port": mqtt_port},
             "server": {"host": HOST, "port": grpc_port},
+            **training_tables(
+                plan.env_id,
+                envs_in_fleet=plan.devices * plan.envs,
+                chunk_steps=plan.chunk_steps,
+                ahead=plan.ahead,
+            ),
         },
     }
     for number, device_id in enumerate(plan.device_ids):
