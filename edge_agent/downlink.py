@@ -124,14 +124,21 @@ class Downlink:
             have_digest=current.digest if current is not None else b"",
         )
         assembler = Assembler(MAX_BUNDLE_BYTES)
-        async for part in server.Watch(request):
-            self._attempt = 0
-            if self._trouble is not None:
-                self._trouble = None
-                self._tell(device_pb2.SEVERITY_INFO, "parameter_server_back", "policies flow again")
-            bundle = self._take(assembler, part)
-            if bundle is not None:
-                await self._offer(server, bundle)
+        call = server.Watch(request)
+        try:
+            async for part in call:
+                self._heard()
+                bundle = self._take(assembler, part)
+                if bundle is not None:
+                    await self._offer(server, bundle)
+        finally:
+            call.cancel()  # else an error of ours would leave the stream open on the server
+
+    def _heard(self) -> None:
+        self._attempt = 0
+        if self._trouble is not None:
+            self._trouble = None
+            self._tell(device_pb2.SEVERITY_INFO, "parameter_server_back", "policies flow again")
 
     async def _offer(self, server: ParameterServerStub, bundle: bytes) -> None:
         loop = asyncio.get_running_loop()
@@ -157,10 +164,14 @@ class Downlink:
     async def _graph(self, server: ParameterServerStub, digest: bytes) -> bytes:
         assembler = Assembler(MAX_GRAPH_BYTES)
         request = pb.GetGraphRequest(fleet=self._fleet, digest=digest)
-        async for part in server.GetGraph(request, timeout=GRAPH_DEADLINE_S):
-            graph = self._take(assembler, part)
-            if graph is not None:
-                return graph
+        call = server.GetGraph(request, timeout=GRAPH_DEADLINE_S)
+        try:
+            async for part in call:
+                graph = self._take(assembler, part)
+                if graph is not None:
+                    return graph
+        finally:
+            call.cancel()
         raise WireError(f"graph {digest.hex()[:12]}: the parameter server sent only a part of it")
 
     def _take(self, assembler: Assembler, part: pb.Part) -> bytes | None:

@@ -94,11 +94,14 @@ def test_a_preset_only_names_keys_that_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "flag"),
-    [({"devices": 0}, "--devices"), ({"envs": 0}, "--envs"), ({"seed": -1}, "--seed")],
+    ("plan", "flag"),
+    [
+        (DemoPlan("CartPole-v1", devices=0, seed=0), "--devices"),
+        (DemoPlan("CartPole-v1", devices=4, seed=0, envs=0), "--envs"),
+        (DemoPlan("CartPole-v1", devices=4, seed=-1), "--seed"),
+    ],
 )
-def test_a_number_out_of_range_names_its_flag(change: dict[str, int], flag: str) -> None:
-    plan = DemoPlan("CartPole-v1", **{"devices": 4, "seed": 0, **change})
+def test_a_number_out_of_range_names_its_flag(plan: DemoPlan, flag: str) -> None:
     with pytest.raises(ConfigError, match=flag):
         check_options(DemoOptions(plan, None, 10.0, as_json=False, directory=None))
 
