@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shoal.spaces import Discrete, Space, width
+from shoal.spaces import Discrete, Space
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -119,8 +119,3 @@ def sampled_kl(log_ratio: Tensor) -> Tensor:
     """
     ratio = log_ratio.exp()
     return torch.mean(ratio * log_ratio - (ratio - 1.0))
-
-
-def policy_width(action: Space) -> int:
-    """Outputs of a policy's last layer: n logits, or one mean per action element."""
-    return width(action)
