@@ -9,12 +9,15 @@ from typing import TypedDict
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from cloud_learner.algorithms.interface import Algorithm, Targets
 from cloud_learner.config import OptimiserConfig
 from cloud_learner.models.actor_critic import ActorCritic
 from cloud_learner.replay import Batch
 from shoal.errors import CheckpointError
+
+_BETAS = (0.9, 0.999)
 
 
 class LearnerState(TypedDict):
@@ -60,9 +63,10 @@ class Learner:
         self._config = config
         self._parameters = list(model.parameters())
         self._flat = _flatten(self._parameters)
-        self._optimiser = torch.optim.Adam(
-            [self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True
-        )
+        # The function and not the class `torch.optim.Adam`, which loads the compiler: a second.
+        self._first_moment = torch.zeros_like(self._flat, requires_grad=False)
+        self._second_moment = torch.zeros_like(self._flat, requires_grad=False)
+        self._optimiser_steps = torch.zeros(())
         self._generator = torch.Generator().manual_seed(seed)
         self._updates = 0
         self._skipped = 0
@@ -88,14 +92,13 @@ class Learner:
         """
         began = time.perf_counter()
         learning_rate = self._learning_rate()
-        self._optimiser.param_groups[0]["lr"] = learning_rate
         targets = self._algorithm.prepare(self.model, batch)
         sums: dict[str, Tensor] = {}
         applied, skipped_before, norm_sum = 0, self._skipped, 0.0
         for _ in range(self._config.epochs):
             for columns in self._minibatches(targets):
                 loss = self._algorithm.loss(self.model, columns)
-                norm = self._descend(loss.total)
+                norm = self._descend(loss.total, learning_rate)
                 if norm is None:
                     continue
                 applied += 1
@@ -121,13 +124,11 @@ class Learner:
 
     def state_dict(self) -> LearnerState:
         """A copy of everything training goes on from."""
-        state = self._optimiser.state.get(self._flat, {})
-        zeros = torch.zeros_like(self._flat)
         return LearnerState(
             weights=self._flat.detach().clone(),
-            first_moment=state.get("exp_avg", zeros).clone(),
-            second_moment=state.get("exp_avg_sq", zeros).clone(),
-            optimiser_steps=int(state.get("step", 0)),
+            first_moment=self._first_moment.clone(),
+            second_moment=self._second_moment.clone(),
+            optimiser_steps=int(self._optimiser_steps),
             updates=self._updates,
             skipped=self._skipped,
             generator=self._generator.get_state(),
@@ -146,11 +147,9 @@ class Learner:
             )
         with torch.no_grad():
             self._flat.copy_(state["weights"])
-        self._optimiser.state[self._flat] = {
-            "step": torch.tensor(float(state["optimiser_steps"])),
-            "exp_avg": state["first_moment"].clone(),
-            "exp_avg_sq": state["second_moment"].clone(),
-        }
+            self._first_moment.copy_(state["first_moment"])
+            self._second_moment.copy_(state["second_moment"])
+            self._optimiser_steps.fill_(state["optimiser_steps"])
         self._updates = state["updates"]
         self._skipped = state["skipped"]
         self._generator.set_state(state["generator"])
@@ -171,7 +170,7 @@ class Learner:
         split = {name: column.tensor_split(parts) for name, column in shuffled.items()}
         return [{name: pieces[i] for name, pieces in split.items()} for i in range(parts)]
 
-    def _descend(self, loss: Tensor) -> float | None:
+    def _descend(self, loss: Tensor, learning_rate: float) -> float | None:
         """One update; None, and nothing changed, if it is not finite."""
         gradients = torch.autograd.grad(loss, self._parameters)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -181,8 +180,23 @@ class Learner:
             return None
         if norm > self._config.max_grad_norm:
             flat.mul_(self._config.max_grad_norm / norm)
-        self._flat.grad = flat
-        self._optimiser.step()
+        with torch.no_grad():
+            adam(
+                [self._flat],
+                [flat],
+                [self._first_moment],
+                [self._second_moment],
+                [],
+                [self._optimiser_steps],
+                fused=True,
+                amsgrad=False,
+                beta1=_BETAS[0],
+                beta2=_BETAS[1],
+                lr=learning_rate,
+                weight_decay=0.0,
+                eps=self._config.adam_eps,
+                maximize=False,
+            )
         self._updates += 1
         return norm
 

@@ -152,7 +152,8 @@ def _mlp(sizes: tuple[int, ...], head_gain: float, generator: torch.Generator) -
     layers: list[nn.Module] = []
     last = len(sizes) - 2
     for index, (inputs, outputs) in enumerate(pairwise(sizes)):
-        linear = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+        with torch.random.fork_rng(devices=[]):  # it draws weights, which are drawn again below
+            linear = nn.Linear(inputs, outputs)
         gain = head_gain if index == last else math.sqrt(2.0)
         nn.init.orthogonal_(linear.weight, gain, generator=generator)
         nn.init.zeros_(linear.bias)

@@ -81,7 +81,7 @@ class _LineFormatter(logging.Formatter):
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         head = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}",
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix("shoal."),
             "event": record.getMessage(),
