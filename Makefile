@@ -22,6 +22,8 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export PYTHONUNBUFFERED := 1
+# Small matrices: a thread pool in each of many processes costs more than it gives.
+export OMP_NUM_THREADS ?= 1
 
 comma := ,
 RUN_EXTRAS := learner$(comma)broker$(comma)ops

@@ -23,6 +23,7 @@ class DemoProcess:
     """One running demo: its processes by name, and the lines it wrote so far."""
 
     process: subprocess.Popen[str]
+    directory: Path
     lines: list[str] = field(default_factory=list)
     _news: threading.Condition = field(default_factory=threading.Condition)
 
@@ -104,7 +105,7 @@ def demo(*arguments: str) -> Iterator[DemoProcess]:
             text=True,
         ) as process,
     ):
-        running = DemoProcess(process)
+        running = DemoProcess(process, Path(scratch) / "demo")
         reader = threading.Thread(target=running.read_lines, daemon=True)
         reader.start()
         try:

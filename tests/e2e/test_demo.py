@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tomllib
 
 import psutil
 import pytest
@@ -90,9 +94,46 @@ def test_an_interrupted_demo_leaves_no_process_and_no_port(number: signal.Signal
         socket.create_server(("127.0.0.1", port)).close()
 
 
+@pytest.mark.timeout(180)
+def test_an_operator_sees_a_running_fleet_and_a_device_does_not() -> None:
+    with demo("--until-return", "501", "--timeout-s", "100") as running:
+        running.wait_for("policy 3")
+        learner = tomllib.loads((running.directory / "learner.toml").read_text())
+        identities = running.directory / "pki" / "identities"
+        server = f"{learner['server']['host']}:{learner['server']['port']}"
+
+        def shoal(*words: str, identity: str = "operator") -> subprocess.CompletedProcess[str]:
+            view = ("--server", server, "--identity", str(identities / identity))
+            return subprocess.run(
+                [sys.executable, "-m", "shoalctl.cli", *words, *view, "-o", "json"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+
+        devices = shoal("devices", "ls")
+        assert devices.returncode == 0
+        items = json.loads(devices.stdout)["items"]
+        assert len(items) == 4
+        policies = json.loads(shoal("policy", "ls").stdout)["items"]
+        assert len(policies) >= 3
+        audit = shoal("fleet", "audit")
+        assert audit.returncode == 0
+        one = shoal("devices", "describe", "device-2")
+        assert "device-2" in one.stdout
+        assert shoal("devices", "describe", "device-9").returncode == 1
+        refused = shoal("devices", "ls", identity="device-0")
+        assert refused.returncode == 2
+        assert len(refused.stderr.splitlines()) == 1
+        assert list((running.directory / "learner").rglob("events.out.tfevents*"))
+        for path in running.directory.rglob("*key*"):
+            assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
+
+
 @pytest.mark.timeout(120)
 def test_a_demo_that_is_not_solved_in_time_says_so_and_exits_3() -> None:
-    with demo("--until-return", "499.9", "--timeout-s", "6") as running:
+    with demo("--until-return", "501", "--timeout-s", "6") as running:
         envelope = running.finish()
         assert running.process.returncode == 3
     assert envelope["solved"] is False
