@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias, cast
 
@@ -248,6 +250,9 @@ def _make(make: Callable[..., object], config: EnvConfig) -> Copy:
 def _factory(env_id: str) -> Callable[..., object]:
     module_name, colon, attribute = env_id.partition(":")
     if colon:
+        here = str(Path.cwd())
+        if here not in sys.path:  # as `python -m` has it: a user's own module lies beside them
+            sys.path.insert(0, here)
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
