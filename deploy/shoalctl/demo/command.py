@@ -64,7 +64,8 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         view = make_view(sys.stderr if options.as_json else sys.stdout)
         try:
             envelope = asyncio.run(_Demo(options, workspace, threshold, started_s, view).run())
-        except asyncio.CancelledError:  # SIGTERM; every process has been stopped
+        except (asyncio.CancelledError, KeyboardInterrupt):  # all processes have been stopped
+            typer.echo("shoal: interrupted; every process was stopped", err=True)
             raise KeyboardInterrupt from None
     if options.as_json:
         typer.echo(json.dumps(envelope))
@@ -95,6 +96,7 @@ class _Demo:
         self._restarts: Counter[str] = Counter()
         self._next_point_s = 0.0
         self._down, self._down_fp32 = Meter(), Meter()
+        self._lag_max = 0.0
 
     async def run(self) -> dict[str, object]:
         _interrupt_on_sigterm()
@@ -138,9 +140,10 @@ class _Demo:
         return time.monotonic() - self._started_s
 
     def _metered(self, training: fleet_pb2.Training) -> fleet_pb2.Training:
-        """With bytes sent by the learners before this one, which count from 0 in each process."""
+        """With what learners before this one sent, and the highest lag of the whole run."""
         training.bytes_down = self._down.reading(training.bytes_down)
         training.bytes_down_fp32 = self._down_fp32.reading(training.bytes_down_fp32)
+        self._lag_max = training.lag_max = max(self._lag_max, training.lag_max)
         return training
 
     def _note_restart(self, name: str, status: int) -> None:

@@ -216,7 +216,8 @@ def _numbers(training: fleet_pb2.Training) -> Text:
         f"steps {training.env_steps:,} ({training.steps_per_s:,.0f}/s)   "
         f"episodes {training.episodes:,}   updates {training.updates:,}   "
         f"policy {training.policy_version} {training.precision}\n"
-        f"lag p50 {training.lag_p50:g} p99 {training.lag_p99:g} max {training.lag_max:g}   "
+        f"lag of what was trained: p50 {training.lag_p50:g} p99 {training.lag_p99:g} "
+        f"max {training.lag_max:g} updates   "
         f"gaps: quantization {training.kl_quantization:.2g}, staleness {training.kl_staleness:.2g} "
         f"nats   entropy {training.entropy:.2f}\n"
         f"up {bytes_text(training.bytes_up)}   down {bytes_text(training.bytes_down)} "
@@ -229,7 +230,17 @@ def _numbers(training: fleet_pb2.Training) -> Text:
 
 def _fleet(picture: Picture) -> Table:
     table = Table(expand=False)
-    for heading in ("DEVICE", "PID", "HEALTH", "POLICY", "LAG", "STEPS", "STEPS/S", "UP", "DOWN"):
+    for heading in (
+        "DEVICE",
+        "PID",
+        "HEALTH",
+        "POLICY",
+        "BEHIND",
+        "STEPS",
+        "STEPS/S",
+        "UP",
+        "DOWN",
+    ):
         table.add_column(heading, justify="left" if heading in ("DEVICE", "HEALTH") else "right")
     table.add_column("RSS", justify="right")
     table.add_column("AGE", justify="right")
