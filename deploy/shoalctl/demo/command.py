@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 import sys
 import tempfile
@@ -55,7 +56,6 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         DeadlineExceeded: It was not solved in time.
         ShoalError: A process cannot be kept running.
     """
-    threshold = _threshold(options)
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as scratch:
         directory = options.directory or Path(scratch)
         if options.directory is not None:
@@ -63,7 +63,7 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         workspace = make_workspace(directory, options.plan)
         view = make_view(sys.stderr if options.as_json else sys.stdout)
         try:
-            envelope = asyncio.run(_Demo(options, workspace, threshold, started_s, view).run())
+            envelope = asyncio.run(_Demo(options, workspace, started_s, view).run())
         except (asyncio.CancelledError, KeyboardInterrupt):  # all processes have been stopped
             typer.echo("shoal: interrupted; every process was stopped", err=True)
             raise KeyboardInterrupt from None
@@ -83,16 +83,15 @@ class _Demo:
         self,
         options: DemoOptions,
         workspace: Workspace,
-        threshold: float,
         started_s: float,
         view: View,
     ) -> None:
         self._options = options
         self._workspace = workspace
-        self._threshold = threshold
+        self._threshold = math.inf  # until the environment was asked
         self._started_s = started_s
         self._view = view
-        self._picture = Picture(env_id=options.plan.env_id, threshold=threshold)
+        self._picture = Picture(env_id=options.plan.env_id, threshold=self._threshold)
         self._restarts: Counter[str] = Counter()
         self._next_point_s = 0.0
         self._down, self._down_fp32 = Meter(), Meter()
@@ -101,15 +100,17 @@ class _Demo:
     async def run(self) -> dict[str, object]:
         _interrupt_on_sigterm()
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._view)
             processes = await stack.enter_async_context(
                 Processes(self._workspace.logs, on_restart=self._note_restart)
             )
+            await processes.start(self._workspace.learner)  # the slowest to start goes first
+            await processes.start(self._workspace.broker)
+            self._threshold = await asyncio.to_thread(_threshold, self._options)
+            self._picture.threshold = self._threshold
+            stack.enter_context(self._view)
             observer = await stack.enter_async_context(
                 Observer(self._workspace.server, self._workspace.operator)
             )
-            await processes.start(self._workspace.learner)  # the slowest to start goes first
-            await processes.start(self._workspace.broker)
             await self._broker_is_up(processes)
             for agent in self._workspace.agents:
                 await processes.start(agent)
