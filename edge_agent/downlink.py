@@ -96,6 +96,7 @@ class Downlink:
         self._rng = rng or random.Random()
         self._trouble: str | None = None
         self._attempt = 0
+        self._routine = False
 
     async def follow(self) -> None:
         """Watches for ever, whatever the server or the network do; ends only by being cancelled."""
@@ -137,7 +138,7 @@ class Downlink:
     def _heard(self) -> None:
         self._attempt = 0
         if self._trouble is not None:
-            self._trouble = None
+            self._trouble, self._routine = None, False
             self._tell(device_pb2.SEVERITY_INFO, "parameter_server_back", "policies flow again")
 
     async def _offer(self, server: ParameterServerStub, bundle: bytes) -> None:
@@ -149,10 +150,13 @@ class Downlink:
         try:
             policy = await asyncio.to_thread(self._policies.offer, bundle, fetch_graph)
         except PolicyRejected as error:
+            self._routine = False
             self._tell(
                 device_pb2.SEVERITY_WARNING, "policy_rejected", str(error), reason=error.reason
             )
-        else:
+            return
+        if not self._routine:  # telemetry tells of the many swaps that follow
+            self._routine = True
             self._tell(
                 device_pb2.SEVERITY_INFO,
                 "policy_swapped",

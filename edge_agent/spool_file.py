@@ -133,6 +133,21 @@ def may_recover(error: Exception) -> bool:
     return _code(error) not in _WRONG_PATH
 
 
+def check_version(db: sqlite3.Connection, path: Path) -> int:
+    """The version of a file's tables; 0 when it has none yet.
+
+    Raises:
+        SpoolError: a newer version of the agent wrote it.
+    """
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > _SCHEMA_VERSION:
+        raise SpoolError(
+            f"spool {path} is of version {version}, this agent knows "
+            f"{_SCHEMA_VERSION}: update the agent, or give it another state_dir"
+        )
+    return version
+
+
 class SpoolFile:
     """One SQLite file in WAL mode, written by one thread and read by any.
 
@@ -168,7 +183,7 @@ class SpoolFile:
         """
         db = self._connect()
         try:
-            version = self._check_version(db)
+            version = check_version(db, self._path)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             for statement in _SCHEMA if version < _SCHEMA_VERSION else ():
@@ -309,15 +324,6 @@ class SpoolFile:
                 self._reader.close()
         self._reader = None
 
-    def _check_version(self, db: sqlite3.Connection) -> int:
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version > _SCHEMA_VERSION:
-            raise SpoolError(
-                f"spool {self._path} is of version {version}, this agent knows "
-                f"{_SCHEMA_VERSION}: update the agent, or give it another state_dir"
-            )
-        return version
-
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -350,7 +356,12 @@ def _save(db: sqlite3.Connection, run: RunLedger) -> None:
 
 
 def _spans(text: str) -> Ranges:
-    return Ranges.from_spans((int(start), int(stop)) for start, stop in json.loads(text))
+    try:
+        return Ranges.from_spans((int(start), int(stop)) for start, stop in json.loads(text))
+    except (TypeError, ValueError) as error:
+        damage = sqlite3.DatabaseError(f"a ledger row cannot be read: {error}")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage from error
 
 
 def _newest(chunks: Sequence[SpooledChunk], max_bytes: int) -> Sequence[SpooledChunk]:

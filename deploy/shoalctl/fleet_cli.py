@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ShoalError
-from shoalctl.output import Format, write_envelope, write_listing
+from shoalctl.output import Format, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:
     from shoalctl.fleet_client import FleetClient
@@ -98,7 +98,7 @@ def describe_device(
         write_envelope("shoal.v1.Device", [item], output)
         return
     for line in describe(item):
-        typer.echo(line)
+        typer.echo(printable(line))
     typer.echo()
     write_listing(event_list(item), output)
 

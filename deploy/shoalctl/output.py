@@ -117,13 +117,18 @@ def write_table(listing: Listing, out: TextIO, *, wide: bool) -> None:
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
     for item in listing.items:
-        table.add_row(*(Text(column.cell(item)) for column in columns))
+        table.add_row(*(Text(printable(column.cell(item))) for column in columns))
     if listing.summary and out.isatty():
         table.add_section()
     for item in listing.summary:
-        table.add_row(*(Text(column.cell(item)) for column in columns))
+        table.add_row(*(Text(printable(column.cell(item))) for column in columns))
     unlimited = None if out.isatty() else sum(40 + len(column.title) for column in columns) + 4096
     Console(file=out, width=unlimited, highlight=False).print(table)
+
+
+def printable(text: str) -> str:
+    """The text with control characters written out: what a device says can't steer a terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def plain(value: Value) -> Value:

@@ -19,6 +19,19 @@ PREFIX = "SHOAL_"
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flag:
+    """The value of an override, and the flag it came from, for messages.
+
+    Attributes:
+        name: as typed: "--broker", or "--set broker.port".
+        value: what it says; None means the flag was not given.
+    """
+
+    name: str
+    value: object
+
+
 def load_config(
     cls: type[T],
     path: Path | None,
@@ -33,22 +46,26 @@ def load_config(
         path: A TOML file, or None for defaults only. Paths in it are relative to its directory.
         environ: `SHOAL_BROKER__PORT=8883` sets `broker.port`; names that start none of `cls`'s
             keys are left alone, as other programs of ours read them.
-        overrides: From flags: dotted key to value; None means the flag was not given.
+        overrides: From flags: dotted key to value, or to a `Flag` where the flag is not called
+            like the key; None means the flag was not given.
 
     Raises:
         ConfigError: The file is missing or malformed, a key is unknown, a value has the wrong type
-            or lies out of its range.
+            or lies out of its range. It names the file, variable or flag that said so.
     """
     tree = _read(path) if path is not None else {}
-    where = str(path) if path is not None else "configuration"
+    where = _Sources(str(path) if path is not None else "configuration")
     fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name, text in sorted(environ.items()):
         keys = name.removeprefix(PREFIX).lower().split("__")
         if name.startswith(PREFIX) and keys[0] in fields:
-            _put(tree, keys, _Text(text))
-    for dotted, value in (overrides or {}).items():
-        if value is not None:
-            _put(tree, dotted.split("."), value)
+            where.put(keys, name)
+            _put(tree, keys, _Text(text), name)
+    for dotted, given in (overrides or {}).items():
+        flag = given if isinstance(given, Flag) else Flag(_flag_name(dotted), given)
+        if flag.value is not None:
+            where.put(dotted.split("."), flag.name)
+            _put(tree, dotted.split("."), flag.value, flag.name)
     base = path.parent if path is not None else Path()
     return typing.cast("T", _build(cls, tree, where, "", base))
 
@@ -61,6 +78,32 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file; give another with --config") from error
     except (OSError, ValueError) as error:  # not TOML, not UTF-8, a number of 5000 digits
         raise ConfigError(f"{path}: {error}") from error
+
+
+class _Sources:
+    """Where each key came from: the file, unless a variable or a flag said something else."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._named: dict[tuple[str, ...], str] = {}
+
+    def put(self, keys: list[str], name: str) -> None:
+        """A variable or flag sets a key, and with it everything below."""
+        above = tuple(keys)
+        for known in [known for known in self._named if known[: len(above)] == above]:
+            del self._named[known]
+        self._named[above] = name
+
+    def of(self, dotted: str) -> str:
+        """Who set a key, or the table it lies in."""
+        keys = tuple(dotted.split("."))
+        ends = range(len(keys), 0, -1)
+        found = (self._named[keys[:end]] for end in ends if keys[:end] in self._named)
+        return next(found, self._file)
+
+
+def _flag_name(dotted: str) -> str:
+    return f"--set {dotted}" if "." in dotted else f"--{dotted.replace('_', '-')}"
 
 
 class _Text(str):
@@ -76,34 +119,38 @@ def _parse_scalar(text: str) -> object:
         return str(text)
 
 
-def _put(tree: dict[str, Any], keys: list[str], value: object) -> None:
+def _put(tree: dict[str, Any], keys: list[str], value: object, name: str) -> None:
     for key in keys[:-1]:
         branch = tree.setdefault(key, {})
         if not isinstance(branch, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a table")
+            raise ConfigError(f"{name}: {key} is a value, not a table: it has no {keys[-1]}")
         tree = branch
     tree[keys[-1]] = value
 
 
-def _build(cls: Any, tree: object, where: str, prefix: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
+def _build(cls: Any, tree: object, where: _Sources, prefix: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{where}: {prefix.rstrip('.')} must be a table, not {tree!r}")
+        name = prefix.rstrip(".")
+        raise ConfigError(f"{where.of(name)}: {name} must be a table, not {tree!r}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in tree:
         if key not in fields:
-            raise ConfigError(f"{where}: unknown key {prefix}{key!s}{_nearest(str(key), fields)}")
+            name = f"{prefix}{key!s}"
+            nearest = _nearest(str(key), fields)
+            raise ConfigError(f"{where.of(name)}: unknown key {name}{nearest}")
     values: dict[str, object] = {}
     for name, field in fields.items():
         key = f"{prefix}{name}"
         if name in tree:
             values[name] = _convert(hints[name], tree[name], where, key, base)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{where}: {key} is missing; it must be given")
+            raise ConfigError(f"{where.of(key)}: {key} is missing; it must be given")
     try:
         return cls(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {prefix}{error}") from error
+    except ConfigError as error:  # it begins with the field's name
+        source = where.of(f"{prefix}{str(error).partition(' ')[0].rstrip(':')}")
+        raise ConfigError(f"{source}: {prefix}{error}") from error
 
 
 def _nearest(key: str, known: typing.Iterable[str]) -> str:
@@ -112,7 +159,7 @@ def _nearest(key: str, known: typing.Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(sorted(names))}"
 
 
-def _convert(hint: Any, value: object, where: str, key: str, base: Path) -> object:  # noqa: ANN401 a type
+def _convert(hint: Any, value: object, where: _Sources, key: str, base: Path) -> object:  # noqa: ANN401 a type
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(args, value, where, key, base)
@@ -129,11 +176,11 @@ def _convert(hint: Any, value: object, where: str, key: str, base: Path) -> obje
         return value
     if origin is None and _fits(hint, value):
         return base / str(value) if hint is Path else float(value) if hint is float else value  # type: ignore[arg-type]
-    raise ConfigError(f"{where}: {key} = {value!r}; it must be {_describe(hint)}")
+    raise ConfigError(f"{where.of(key)}: {key} = {value!r}; it must be {_describe(hint)}")
 
 
 def _convert_union(
-    options: tuple[Any, ...], value: object, where: str, key: str, base: Path
+    options: tuple[Any, ...], value: object, where: _Sources, key: str, base: Path
 ) -> object:
     if value is None and type(None) in options:
         return None
@@ -146,7 +193,7 @@ def _convert_union(
     return _convert(options[-1], value, where, key, base)
 
 
-def _convert_table(cls: Any, value: object, where: str, key: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
+def _convert_table(cls: Any, value: object, where: _Sources, key: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
     return value if isinstance(value, cls) else _build(cls, value, where, f"{key}.", base)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import threading
@@ -12,6 +13,7 @@ from shoal.errors import ServiceEnded
 from shoal.logs import get_logger
 
 Service = Callable[[], Awaitable[None]]
+PATIENCE_S = 10.0
 _log = get_logger("services")
 
 
@@ -67,21 +69,47 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-def in_thread(work: Callable[[threading.Event], None]) -> Service:
+def in_thread(
+    work: Callable[[threading.Event], None], *, patience_s: float = PATIENCE_S
+) -> Service:
     """A service made of blocking work in a thread of its own.
 
     Args:
         work: Runs until the event it is given is set; it must look at it often.
+        patience_s: How long a cancelled service waits for work that does not look. Then it is left
+            behind in its thread, which does not keep the process alive.
     """
 
     async def service() -> None:
-        stop = threading.Event()
-        running = asyncio.ensure_future(asyncio.to_thread(work, stop))
+        loop = asyncio.get_running_loop()
+        stop, done = threading.Event(), loop.create_future()
+
+        def finish(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        def run() -> None:
+            error: BaseException | None = None
+            try:
+                work(stop)
+            except BaseException as raised:  # noqa: BLE001 handed to whoever awaits the service
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(finish, error)
+
+        threading.Thread(target=run, name="service", daemon=True).start()
         try:
-            await asyncio.shield(running)
+            await asyncio.shield(done)
         except asyncio.CancelledError:
             stop.set()
-            await running
+            try:
+                await asyncio.wait_for(asyncio.shield(done), patience_s)
+            except TimeoutError:
+                _log.error("service_stuck", waited_s=patience_s)
             raise
 
     return service

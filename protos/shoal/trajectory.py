@@ -134,7 +134,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
         ],
     )
     raw = message.SerializeToString(deterministic=True)
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=False).compress(raw)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(raw)
 
 
 def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
@@ -308,6 +308,8 @@ def _content_size(body: bytes) -> int:
         raise WireError(f"chunk: not a zstd frame ({error})") from error
     if size < 0:
         raise WireError("chunk: the zstd frame does not say its size")
+    if not zstandard.get_frame_parameters(body).has_checksum:
+        raise WireError("chunk: the zstd frame has no checksum; a damaged one could pass for good")
     return int(size)
 
 

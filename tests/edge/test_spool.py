@@ -368,3 +368,18 @@ def test_severities_of_faults_are_errors(path: Path) -> None:
     with _spool(path, events=events):
         pass
     assert [event.severity for event in events.take()] == [pb.SEVERITY_ERROR]
+
+
+def test_a_ledger_row_that_cannot_be_read_is_damage_and_not_the_end(path: Path) -> None:
+    with _spool(path) as spool:
+        spool.append(b"body", 1)
+        assert spool.flush(DEADLINE_S)
+    db = sqlite3.connect(path)
+    db.execute("UPDATE runs SET dropped = '[[1,2'")
+    db.commit()
+    db.close()
+    events = _events(_run(2))
+    with _spool(path, _run(2), events=events) as spool:
+        assert spool.append(b"another", 1) == 0
+        assert spool.flush(DEADLINE_S)
+    assert [event.name for event in events.take()] == ["spool_damaged"]

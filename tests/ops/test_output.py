@@ -125,3 +125,17 @@ def test_a_duration_is_said_in_its_two_largest_units(seconds: float | None, text
 )
 def test_a_size_is_said_in_its_own_unit(count: float | None, text: str) -> None:
     assert size(count) == text
+
+
+def test_what_a_device_says_cannot_steer_the_terminal() -> None:
+    listing = Listing(
+        schema="shoal.v1.EventList",
+        items=[{"name": "\x1b[31mred\x1b]0;pwn\x07\x1b[2J\nforged line\u202e"}],
+        columns=[Column("NAME", lambda item: str(item["name"]))],
+        empty="none",
+    )
+    out = io.StringIO()
+    write_listing(listing, Format.TABLE, out)
+    assert "\x1b" not in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 2
+    assert "\\x1b[31mred" in out.getvalue()

@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 def compress(pattern: bytes, size: int) -> bytes:
     """Compresses `size` bytes of a repeated pattern without ever holding them."""
     block = pattern * (MIB // len(pattern))
-    compressor = zstandard.ZstdCompressor(level=1).compressobj(size=size)
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=size)
     out = [compressor.compress(block) for _ in range(size // len(block))]
     rest = size % len(block)
     return b"".join([*out, compressor.compress(block[:rest]), compressor.flush()])
@@ -86,7 +86,9 @@ BOMBS: dict[str, Callable[[], object]] = {
     "unknown_messages": lambda: decode_chunk(compress(b"\x82\x7d\x00\x82\x7d\x00", HALF // 6 * 6)),
     "columns_again_and_again": lambda: decode_chunk(compress(b"\x2a\x00", MAX_BODY_BYTES)),
     "a_shape_without_end": lambda: decode_chunk(
-        zstandard.ZstdCompressor(level=1).compress(field(5, b"\x18\x00" * (HALF // 2 - 8)))
+        zstandard.ZstdCompressor(level=1, write_checksum=True).compress(
+            field(5, b"\x18\x00" * (HALF // 2 - 8))
+        )
     ),
     "nested_groups": lambda: decode_chunk(compress(b"\x0b", MIB)),
     "empty_tensors": lambda: decode_tensors(b"\x0a\x00" * (MAX_BUNDLE_BYTES // 2)),

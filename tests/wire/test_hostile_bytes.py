@@ -150,7 +150,7 @@ def test_a_damaged_body_is_a_chunk_or_a_wire_error(body: bytes) -> None:
 
 @given(damaged(RAW_CHUNK))
 def test_a_damaged_chunk_that_was_compressed_well_is_a_chunk_or_a_wire_error(raw: bytes) -> None:
-    body = zstandard.ZstdCompressor().compress(raw)
+    body = zstandard.ZstdCompressor(write_checksum=True).compress(raw)
     value_or_wire_error(lambda data: validate_chunk(decode_chunk(data), SPEC), body)
 
 
@@ -181,7 +181,7 @@ def test_columns_of_any_dtype_and_shape_are_a_chunk_or_a_wire_error(
         getattr(message, name).MergeFromString(bytes([0x10, code]))
         getattr(message, name).shape.extend(shape)
         getattr(message, name).data = bytes(size)
-    body = zstandard.ZstdCompressor().compress(message.SerializeToString())
+    body = zstandard.ZstdCompressor(write_checksum=True).compress(message.SerializeToString())
     value_or_wire_error(lambda data: validate_chunk(decode_chunk(data), SPEC), body)
 
 

@@ -147,3 +147,20 @@ def test_backoff_has_full_jitter() -> None:
     assert min(waits) < 0.1
     assert max(waits) > 7.9
     assert abs(sum(waits) / len(waits) - 4) < 0.2
+
+
+def test_work_that_does_not_look_at_its_event_is_left_behind() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        service = in_thread(lambda _stop: release.wait(), patience_s=0.01)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(service())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
