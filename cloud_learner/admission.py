@@ -105,7 +105,8 @@ def decide(chunk: Chunk, standard: Standard) -> Verdict:
         return reject(
             "unknown_version",
             f"policy version {version} was never published here, the highest is "
-            f"{standard.versions.highest}; was the learner's state_dir replaced?",
+            f"{standard.versions.highest}; was the learner's state_dir replaced? "
+            "policies_after_version makes new versions higher than those of the devices",
         )
     known = standard.versions.find(version)
     if known is None:

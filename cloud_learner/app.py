@@ -26,16 +26,18 @@ from cloud_learner.metrics import Metrics
 from cloud_learner.models.actor_critic import build_model
 from cloud_learner.parameter_server import ParameterServer
 from cloud_learner.policy_log import PolicyLog
+from cloud_learner.published import Published
 from cloud_learner.quantize import Quantizer
-from cloud_learner.reoffer import last_episodes
+from cloud_learner.reoffer import last_episodes, last_fingerprint
 from cloud_learner.replay import Replay
 from cloud_learner.saver import Saver
 from cloud_learner.session_watch import watch_session
 from cloud_learner.signing import load_signing_key
 from cloud_learner.state_dir import StateDir
 from cloud_learner.subscriber import Subscriber
-from cloud_learner.trainer import Trainer, TrainerParts
+from cloud_learner.trainer import Past, Trainer, TrainerParts
 from cloud_learner.training_stats import Progress, TrainingStats
+from cloud_learner.version_jumps import VersionJumps
 from shoal.identity import Identity
 from shoal.services import run_services
 from shoal.spaces import EnvSpec
@@ -132,32 +134,39 @@ def open_core(
     algorithm = load_algorithm(config.training.algorithm, config.training.appo)
     checkpoints = CheckpointStore(state.checkpoints)
     checkpoint = checkpoints.newest()
+    saved_version = checkpoint.version if checkpoint is not None else 0
     policy_log = stack.enter_context(
         PolicyLog(
             state.policies,
             signing_key,
             config.fleet,
             keep=config.policies_kept,
-            after_version=checkpoint.version if checkpoint is not None else 0,
+            after_version=max(saved_version, config.policies_after_version),
         )
     )
+    newest = policy_log.newest()
     journal = stack.enter_context(Journal(state.journal, config.journal))
-    metrics = stack.enter_context(Metrics(state.tensorboard, enabled=config.tensorboard))
-    replay = Replay(
-        config.training.replay_steps, checkpoint.cursor if checkpoint is not None else None
+    counters: Counter[str] = Counter()
+    metrics = stack.enter_context(
+        Metrics(state.tensorboard, enabled=config.tensorboard, counters=counters)
     )
+    replay = Replay(
+        config.training.replay_steps,
+        checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None,
+    )
+    jumps = VersionJumps(highest=lambda: policy_log.highest_version, wake=replay.wake)
     stats = _stats_of(journal)
     versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
     for info in policy_log.list():
         known = KnownVersion(info.manifest.updates, info.manifest.digest)
         versions.add(info.manifest.version, known)
-    counters: Counter[str] = Counter()
     facts = LearnerFacts(
         decided=journal.decided,
         updates=lambda: trainer.updates,
         updates_of=policy_log.updates_of,
         replay_steps=lambda: replay.steps,
         counters=counters,
+        note_version=jumps.note,
     )
     fleet = Fleet(facts, stats, reports=journal.reports())
     parts = TrainerParts(
@@ -168,21 +177,36 @@ def open_core(
         counters=counters,
         versions=versions,
         policy_log=policy_log,
-        parameter_server=ParameterServer(policy_log, fleet=config.fleet),
+        parameter_server=ParameterServer(policy_log, fleet=config.fleet, note_version=jumps.note),
+        jumps=jumps,
         saver=Saver(journal, replay, fleet, versions, checkpoints, counters),
         metrics=metrics,
     )
+    past = _past_of(policy_log, newest, journal)
     trainer = Trainer(
-        config, parts, build=lambda spec: build_brain(spec, config, algorithm), rng=rng
+        config,
+        parts,
+        build=lambda spec: build_brain(spec, config, algorithm),
+        past=past,
+        rng=rng,
     )
     restored = None
     if checkpoint is not None:
-        newest = policy_log.newest()
         restored = build_brain(checkpoint.spec, config, algorithm)
         restored.learner.load_state_dict(checkpoint.learner)
-        restored.learner.resume_at(newest.manifest.updates if newest is not None else 0)
+        restored.learner.resume_at(past.updates if past is not None else 0)
         restored.quantizer.load_state_dict(checkpoint.quantizer)
     return Core(parts, trainer, restored)
+
+
+def _past_of(policy_log: PolicyLog, newest: Published | None, journal: Journal) -> Past | None:
+    """What is known of earlier training though its weights may be lost."""
+    if newest is not None:
+        return Past(newest.manifest.spec_fingerprint, newest.manifest.updates)
+    fingerprint = last_fingerprint(journal)
+    if fingerprint is None:
+        return None
+    return Past(fingerprint, policy_log.updates_of(policy_log.highest_version) or 0)
 
 
 def _stats_of(journal: Journal) -> TrainingStats:

@@ -109,7 +109,8 @@ class CheckpointStore:
         if paths:
             raise CheckpointError(
                 f"none of the {len(paths)} checkpoints in {self._directory} is whole: restore one "
-                "from a backup, or move them away to start from the policy log's newest version"
+                "from a backup, or move them away: then the weights start anew, while versions and "
+                "updates are counted on from the policy log"
             )
         return None
 

@@ -11,6 +11,7 @@ _MAX_PORT = 65_535
 _MAX_KEEPALIVE_S = 3600
 _MIN_FILE_BYTES = 65_536
 _MIN_POLICIES = 2
+_TOO_HIGH_VERSION = 1 << 61
 
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:  # noqa: FBT001 - a guard
@@ -245,6 +246,9 @@ class LearnerConfig:
     >>> config = load_config(LearnerConfig, Path("learner.toml"))
     >>> config.training.max_lag
     128
+
+    ``policies_after_version`` is for a fleet whose learner lost its ``state_dir``: new policy
+    versions are above it, as devices accept nothing below what they hold.
     """
 
     fleet: str
@@ -258,6 +262,7 @@ class LearnerConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
+    policies_after_version: int = 0
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
@@ -271,4 +276,10 @@ class LearnerConfig:
         )
         _require(
             self.policies_kept >= _MIN_POLICIES, "policies_kept", self.policies_kept, "2 or more"
+        )
+        _require(
+            0 <= self.policies_after_version < _TOO_HIGH_VERSION,
+            "policies_after_version",
+            self.policies_after_version,
+            "0 to 2^61 - 1, the highest version that a device holds",
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,9 +12,14 @@ from shoal.v1 import fleet_pb2
 
 MAX_EVENTS: Final = 100
 MAX_ENDED_RUNS: Final = 64
-RECENT_ERROR_S: Final = 60.0
+RECENT_S: Final = 60.0
+"""How long an error, a rejected chunk or a name used twice keeps a device degraded."""
+MAX_REJECTIONS: Final = 128
+LATE_REPORTS: Final = 2
+"""Reports of a replaced run that tell of a second process; a single one was only late."""
 NEVER: Final = -1.0
 
+_PROBLEMS = (pb.SEVERITY_WARNING, pb.SEVERITY_ERROR)
 _OFFLINE = {
     pb.DEVICE_STATE_OFFLINE_EXPECTED: fleet_pb2.HEALTH_OFFLINE_EXPECTED,
     pb.DEVICE_STATE_OFFLINE_LOST: fleet_pb2.HEALTH_OFFLINE_LOST,
@@ -30,9 +36,19 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class KnownEvent:
-    """An event and when it came, in monotonic seconds."""
+    """An event, when it came in monotonic seconds, and its place in the order of arrival."""
 
     event: pb.Event
+    at_s: float
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejections:
+    """Chunks that were rejected together, for the same reason."""
+
+    reason: str
+    count: int
     at_s: float
 
 
@@ -52,7 +68,13 @@ class DeviceRecord:
     telemetry_at_s: float | None = None
     chunk_at_s: float | None = None
     events: deque[KnownEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    problems: deque[KnownEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    rejections: deque[Rejections] = field(default_factory=lambda: deque(maxlen=MAX_REJECTIONS))
     ended_runs: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_ENDED_RUNS))
+    version_problem: str = ""
+    used_twice_at_s: float | None = None
+    _late_reports: dict[bytes, int] = field(default_factory=dict)
+    _events_heard: int = 0
 
     def note_status(self, status: pb.Status, now_s: float) -> bool:
         """Folds a birth or death in; False when it is of a run that was replaced: a late one.
@@ -61,17 +83,23 @@ class DeviceRecord:
         """
         current = self.status.run_id if self.status is not None else None
         if status.run_id in self.ended_runs:
+            if status.state != pb.DEVICE_STATE_ONLINE:
+                self._late_reports.pop(status.run_id, None)  # that process did end
             return False
         if current is not None and status.run_id != current:
             if status.state != pb.DEVICE_STATE_ONLINE:
                 return False
             self.ended_runs.append(current)
+            if self.status is not None and self.status.state == pb.DEVICE_STATE_ONLINE:
+                self._late_reports = {current: 0, **self._late_reports}
+                self._late_reports = dict(list(self._late_reports.items())[:MAX_ENDED_RUNS])
         self.status, self.status_at_s = status, now_s
         return True
 
     def note_telemetry(self, telemetry: pb.Telemetry, now_s: float) -> bool:
         """Folds a report in; False when it is older than what is known."""
         if telemetry.run_id in self.ended_runs:
+            self._note_late_report(telemetry.run_id, now_s)
             return False
         known = self.telemetry
         same_run = known is not None and known.run_id == telemetry.run_id
@@ -83,10 +111,25 @@ class DeviceRecord:
     def note_event(self, event: pb.Event, now_s: float) -> bool:
         """Keeps an event; False when it is known already, as QoS 1 may deliver one twice."""
         name = (event.run_id, event.event_seq)
-        if event.run_id and any((e.event.run_id, e.event.event_seq) == name for e in self.events):
+        bad = event.severity in _PROBLEMS
+        kept = self.problems if bad else self.events
+        if event.run_id and any((e.event.run_id, e.event.event_seq) == name for e in kept):
             return False
-        self.events.append(KnownEvent(event, now_s))
+        self._events_heard += 1
+        kept.append(KnownEvent(event, now_s, self._events_heard))
         return True
+
+    def note_rejected(self, reason: str, count: int, now_s: float) -> None:
+        """Notes that chunks of the device were rejected; those of one second are kept as one."""
+        last = self.rejections[-1] if self.rejections else None
+        if last is not None and last.reason == reason and now_s - last.at_s < 1.0:
+            count += self.rejections.pop().count
+            now_s = last.at_s
+        self.rejections.append(Rejections(reason, count, now_s))
+
+    def history(self) -> list[KnownEvent]:
+        """Every event that is kept, newest first; no flood of one kind pushes problems out."""
+        return sorted((*self.problems, *self.events), key=lambda known: -known.place)
 
     def health(self, now_s: float, *, stale_after_s: float) -> Health:
         """The device's state by the server's clock."""
@@ -106,15 +149,31 @@ class DeviceRecord:
                 fleet_pb2.HEALTH_STALE,
                 ("never heard of" if heard_s is None else f"silent for {now_s - heard_s:.0f} s",),
             )
-        errors = tuple(
-            dict.fromkeys(
-                known.event.message or known.event.name
-                for known in self.events
-                if known.event.severity == pb.SEVERITY_ERROR
-                and now_s - known.at_s <= RECENT_ERROR_S
-            )
-        )
-        return Health(fleet_pb2.HEALTH_DEGRADED if errors else fleet_pb2.HEALTH_ONLINE, errors)
+        reasons = tuple(dict.fromkeys(self._reasons(now_s)))
+        return Health(fleet_pb2.HEALTH_DEGRADED if reasons else fleet_pb2.HEALTH_ONLINE, reasons)
+
+    def _reasons(self, now_s: float) -> Iterator[str]:
+        """Why the device is not simply online."""
+        for known in self.problems:
+            if known.event.severity == pb.SEVERITY_ERROR and now_s - known.at_s <= RECENT_S:
+                yield known.event.message or known.event.name
+        rejected: Counter[str] = Counter()
+        for each in self.rejections:
+            if now_s - each.at_s <= RECENT_S:
+                rejected[each.reason] += each.count
+        for reason, count in rejected.items():
+            yield f"{count} chunks rejected in the last minute: {reason}"
+        if self.version_problem:
+            yield self.version_problem
+        if self.used_twice_at_s is not None and now_s - self.used_twice_at_s <= RECENT_S:
+            yield f"two processes use the name {self.device_id}"
+
+    def _note_late_report(self, run_id: bytes, now_s: float) -> None:
+        if run_id not in self._late_reports:
+            return  # it ended with a status, or so long ago that it was forgotten
+        self._late_reports[run_id] += 1
+        if self._late_reports[run_id] >= LATE_REPORTS:
+            self.used_twice_at_s = now_s
 
     def _alive_since_death(self) -> bool:
         """Whether the run whose will fired reported again: its birth will follow."""

@@ -11,6 +11,7 @@ from typing import Final
 from cloud_learner.arrivals import LEARNER, Birth, Report
 from cloud_learner.audit import Audit, Decided, RunKey, RunReport, audit_run
 from cloud_learner.device_record import DeviceRecord, KnownEvent, age
+from cloud_learner.throttle import Throttle
 from cloud_learner.training_stats import TrainingStats
 from shoal.logs import get_logger
 from shoal.spaces import EnvSpec
@@ -18,6 +19,7 @@ from shoal.v1 import device_pb2 as pb
 from shoal.v1 import fleet_pb2
 
 STALE_AFTER_S: Final = 15.0
+WARN_AGAIN_S: Final = 60.0
 MAX_BIRTHS: Final = 64
 """Births that wait while no space is known; later ones tell nothing more."""
 _ALIVE = (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
@@ -34,6 +36,7 @@ class LearnerFacts:
         updates_of: Optimiser updates when a policy version was published; None: unknown.
         replay_steps: Transitions that wait in replay.
         counters: Everything that is counted, by name.
+        note_version: Told the policy version that a device holds; what is wrong with it, or "".
     """
 
     decided: Callable[[RunKey], Decided]
@@ -41,6 +44,7 @@ class LearnerFacts:
     updates_of: Callable[[int], int | None]
     replay_steps: Callable[[], int]
     counters: Mapping[str, int]
+    note_version: Callable[[int], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Fleet:
         self._state = "waiting_for_device"
         self._conditions: dict[str, str] = {}
         self._event_seq = 0
+        self._throttle = Throttle(WARN_AGAIN_S, clock=clock)
         for run in self._reports:
             self._record(run.device_id)
 
@@ -125,12 +130,27 @@ class Fleet:
     def note_telemetry(self, report: Report) -> None:
         """Folds a device's report in."""
         telemetry = report.telemetry
-        self._record(telemetry.device_id).note_telemetry(telemetry, self._clock())
+        record, now_s = self._record(telemetry.device_id), self._clock()
+        if record.note_telemetry(telemetry, now_s):
+            record.version_problem = self._facts.note_version(telemetry.active_version)
+        elif record.used_twice_at_s == now_s:
+            self._tell_used_twice(telemetry)
         for run, said in report.runs.items():
             known = self._reports.get(run)
             if known is None or (said.produced >= known.produced and said != known):
                 self._reports[run] = said
                 self._unsaved.add(run)
+
+    def _tell_used_twice(self, telemetry: pb.Telemetry) -> None:
+        device_id = telemetry.device_id
+        if self._throttle.count_to_tell(("name_used_twice", device_id)):
+            self.record(
+                device_id,
+                "name_used_twice",
+                f"a process of an earlier run still reports as {device_id}: stop one of the two, "
+                "or enrol it under a name of its own",
+                run_id=telemetry.run_id.hex(),
+            )
 
     def note_event(self, event: pb.Event) -> None:
         """Keeps an event of a device."""
@@ -139,6 +159,10 @@ class Fleet:
     def note_chunk(self, device_id: str) -> None:
         """Notes that a new chunk of a device was settled."""
         self._record(device_id).chunk_at_s = self._clock()
+
+    def note_rejected(self, device_id: str, reason: str, count: int) -> None:
+        """Notes that new chunks of a device were rejected."""
+        self._record(device_id).note_rejected(reason, count, self._clock())
 
     # ----------------------------------------------------------------------- what the learner says
 
@@ -219,7 +243,7 @@ class Fleet:
             return None
         return fleet_pb2.DescribeDeviceResponse(
             device=self._device(record, self.audits().get(device_id, Audit())),
-            events=[self._recorded(known) for known in reversed(record.events)],
+            events=[self._recorded(known) for known in record.history()],
         )
 
     def audits(self) -> dict[str, Audit]:

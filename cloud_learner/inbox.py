@@ -19,7 +19,9 @@ class Message:
 class Lane:
     """A bounded queue that any thread may fill and the event loop empties, many at a time.
 
-    When it is full the newest message is dropped and counted: whoever sent a chunk sends it again.
+    Devices take turns, so the flood of one holds up no other; each one's messages keep their order.
+    When it is full, the newest message of the device that fills it most is dropped and counted:
+    whoever sent a chunk sends it again.
 
     lane = Lane(capacity=4096)
     lane.offer(message)                  # from the network thread
@@ -31,7 +33,8 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._filled = asyncio.Event()
         self._lock = threading.Lock()
-        self._messages: deque[Message] = deque()
+        self._queues: dict[str, deque[Message]] = {}
+        self._count = 0
         self._dropped = 0
 
     @property
@@ -40,29 +43,49 @@ class Lane:
         return self._dropped
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return self._count
 
     def offer(self, message: Message) -> bool:
         """Puts a message in; False when the lane is full and the message was dropped."""
+        sender = message.topic.rpartition("/up/")[0]
         with self._lock:
-            if len(self._messages) >= self._capacity:
-                self._dropped += 1
+            if self._count >= self._capacity and not self._make_room(sender):
                 return False
-            first = not self._messages
-            self._messages.append(message)
+            first = not self._count
+            self._queues.setdefault(sender, deque()).append(message)
+            self._count += 1
         if first:
             self._loop.call_soon_threadsafe(self._filled.set)
         return True
 
     async def take(self, limit: int) -> list[Message]:
         """Waits for messages and takes those that are there, `limit` at most."""
-        while not self._messages:
+        while not self._count:
             self._filled.clear()
-            if not self._messages:  # filled just before the clear
+            if not self._count:  # filled just before the clear
                 await self._filled.wait()
         with self._lock:
-            count = min(limit, len(self._messages))
-            return [self._messages.popleft() for _ in range(count)]
+            return [self._pop_next() for _ in range(min(limit, self._count))]
+
+    def _pop_next(self) -> Message:
+        """The oldest message of the device whose turn it is, which goes to the end of the line."""
+        sender = next(iter(self._queues))
+        queue = self._queues.pop(sender)
+        message = queue.popleft()
+        if queue:
+            self._queues[sender] = queue
+        self._count -= 1
+        return message
+
+    def _make_room(self, sender: str) -> bool:
+        """Drops one message; False when it has to be the one that `sender` offers."""
+        self._dropped += 1
+        longest = max(self._queues.values(), key=len)
+        if len(longest) <= len(self._queues.get(sender, ())) + 1:
+            return False
+        longest.pop()  # two at least were in it, so it is not left empty
+        self._count -= 1
+        return True
 
 
 @dataclass(frozen=True, slots=True)

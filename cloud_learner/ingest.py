@@ -19,6 +19,7 @@ from cloud_learner.fleet import Fleet
 from cloud_learner.inbox import Inbox
 from cloud_learner.journal import Journal
 from cloud_learner.replay import Admitted, Replay
+from cloud_learner.throttle import Throttle
 from cloud_learner.training_stats import TrainingStats
 from shoal.errors import JournalError
 from shoal.logs import get_logger
@@ -26,6 +27,8 @@ from shoal.services import backoff
 
 RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
+TELL_AGAIN_S: Final = 10.0
+"""Rejected chunks of a device are told of this often for each reason, with their count."""
 _log = get_logger("ingest")
 
 JOURNAL_FULL: Final = "journal_full"
@@ -80,6 +83,7 @@ class Ingest:
         self._rng = rng
         self._clock = clock
         self._acks = Acks(parts.journal.decided)
+        self._throttle = Throttle(TELL_AGAIN_S, clock=clock)
         self.last_chunk_s: float | None = None
         self.last_report_s: float | None = None
 
@@ -183,13 +187,16 @@ class Ingest:
                 )
         for (device_id, reason), count in rejected.items():
             parts.counters[f"rejected_{reason}"] += count
-            parts.fleet.record(
-                device_id,
-                "chunks_rejected",
-                details[device_id, reason],
-                reason=reason,
-                count=str(count),
-            )
+            parts.fleet.note_rejected(device_id, reason, count)
+            told = self._throttle.count_to_tell(("chunks_rejected", device_id, reason), count)
+            if told:
+                parts.fleet.record(
+                    device_id,
+                    "chunks_rejected",
+                    details[device_id, reason],
+                    reason=reason,
+                    count=str(told),
+                )
         return admitted
 
     def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
@@ -201,10 +208,13 @@ class Ingest:
             details[refusal.device_id, refusal.name] = refusal.detail
         for (device_id, name), count in kinds.items():
             self._parts.counters[name] += count
-            detail = details[device_id, name]
-            self._parts.fleet.record(device_id, name, detail, count=str(count))
+            told = self._throttle.count_to_tell((name, device_id), count)
+            if told:
+                detail = details[device_id, name]
+                self._parts.fleet.record(device_id, name, detail, count=str(told))
 
     def _acknowledge(self, runs: Sequence[RunKey] | dict[RunKey, None]) -> None:
-        for device_id, payload in self._acks.messages(runs).items():
-            self._publish_ack(device_id, payload)
-            self._parts.counters["acks_sent"] += 1
+        for device_id, payloads in self._acks.messages(runs).items():
+            for payload in payloads:
+                self._publish_ack(device_id, payload)
+                self._parts.counters["acks_sent"] += 1

@@ -84,6 +84,17 @@ class Journal:
         """Sums over every chunk ever accepted."""
         return self._totals
 
+    @property
+    def last_position(self) -> int:
+        """The highest position ever given out; 0 for none.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        with self._transaction("read") as connection:
+            row = connection.execute(schema.LAST_POSITION).fetchone()
+        return int(row[0]) if row is not None else 0
+
     def decided(self, run: RunKey) -> Decided:
         """What was decided about a run; durable when this returns it."""
         return self._decided.get(run, _UNDECIDED)
@@ -285,13 +296,22 @@ class Journal:
                         self._connection.execute("ROLLBACK")
 
     def _failure(self, verb: str, error: sqlite3.Error) -> JournalError:
-        return JournalError(
-            f"cannot {verb} the journal {self._path}: {error}; "
-            "free disk space or check the file, the learner tries again"
-        )
+        if verb in _AT_START:
+            remedy = (
+                "check its disk and permissions, or restore it from a backup. If the file is "
+                f"damaged, move {self._path} and the files beside it ending in -wal and -shm "
+                "aside and resume: chunks in it that no checkpoint covers are lost, a chunk that "
+                "a device sends again may be trained again, and the audit of earlier chunks "
+                "cannot be balanced"
+            )
+        else:
+            remedy = "free disk space or check the file, the learner tries again"
+        return JournalError(f"cannot {verb} the journal {self._path}: {error}; {remedy}")
 
 
 _UNDECIDED = Decided()
+_AT_START = ("open", "read")
+"""It is read only when the learner starts, and then nothing tries again."""
 
 
 def _row(entry: Entry) -> tuple[object, ...]:

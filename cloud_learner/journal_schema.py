@@ -65,6 +65,7 @@ SELECT coalesce(sum(transitions), 0), coalesce(sum(episodes), 0), coalesce(sum(b
 FROM (SELECT transitions, episodes, body_bytes FROM chunks
       UNION ALL SELECT transitions, episodes, body_bytes FROM settled)
 """
+LAST_POSITION = "SELECT seq FROM sqlite_sequence WHERE name = 'chunks'"
 HELD = "SELECT coalesce(sum(length(body)), 0), count(*) FROM chunks"
 KEY_AT = "SELECT device, run, seq, disposition FROM chunks WHERE position = ?"
 REDISPOSE = "UPDATE chunks SET disposition = ? WHERE position = ?"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_learner.learner import StepMetrics
+from shoal.logs import get_logger
 from shoal.v1 import fleet_pb2
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 FLUSH_S: Final = 5
 LAG_BUCKETS: Final = 16
+_log = get_logger("metrics")
 _TAGS: Final[Mapping[str, str]] = {
     "policy_loss": "loss/policy",
     "value_loss": "loss/value",
@@ -42,33 +46,52 @@ _TAGS: Final[Mapping[str, str]] = {
 }
 
 
-class _Writer(Protocol):
+class EventWriter(Protocol):
     """What is needed of TensorBoard's event writer."""
 
-    def add_event(self, event: object) -> None: ...
+    def add_event(self, event: object) -> None:
+        """Takes an event to be written soon."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Writes what is left."""
 
 
 class Metrics:
     """Writes what TensorBoard shows; nothing at all when it is not enabled.
+
+    A disk that refuses never ends training: the rest of the run is not shown, and that is counted.
 
     >>> with Metrics(directory, enabled=True) as metrics:
     ...     metrics.write(learner.step(batch), stats.to_pb(), batch.lags)
     """
 
     def __init__(
-        self, directory: Path, *, enabled: bool, clock: Callable[[], float] = time.time
+        self,
+        directory: Path,
+        *,
+        enabled: bool,
+        counters: Counter[str] | None = None,
+        open_writer: Callable[[Path], EventWriter] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Opens an event file, if enabled.
 
         Args:
             directory: Where event files go; made if need be.
             enabled: Whether to write.
+            counters: Where `metrics_failures` is counted.
+            open_writer: Opens an event file; TensorBoard's own when left out.
             clock: Wall clock, for people only.
         """
         self._clock = clock
-        self._writer: _Writer | None = _open(directory) if enabled else None
+        self._directory = directory
+        self._counters: Counter[str] = counters if counters is not None else Counter()
+        self._writer: EventWriter | None = None
+        if enabled:
+            try:
+                self._writer = (open_writer or _open)(directory)
+            except OSError as error:
+                self._give_up("open", error)
 
     def __enter__(self) -> Self:
         return self
@@ -79,9 +102,12 @@ class Metrics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.close()
+            except OSError as refused:
+                self._give_up("close", refused)
 
     def write(
         self, step: StepMetrics, training: fleet_pb2.Training, lags: NDArray[np.int64]
@@ -102,8 +128,26 @@ class Metrics:
         values = [Summary.Value(tag=tag, simple_value=scalars[tag]) for tag in sorted(scalars)]
         if lags.size:
             values.append(Summary.Value(tag="lag/histogram", histo=_histogram(lags)))
-        self._writer.add_event(
-            Event(wall_time=self._clock(), step=training.env_steps, summary=Summary(value=values))
+        event = Event(
+            wall_time=self._clock(), step=training.env_steps, summary=Summary(value=values)
+        )
+        try:
+            self._writer.add_event(event)
+        except OSError as error:
+            self._give_up("write", error)
+
+    def _give_up(self, verb: str, error: OSError) -> None:
+        """Goes on without, and says so once."""
+        self._counters["metrics_failures"] += 1
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(OSError):
+                writer.close()
+        _log.warning(
+            "metrics_off",
+            directory=str(self._directory),
+            problem=f"cannot {verb} the event file: {error}; training goes on without TensorBoard, "
+            "free disk space and restart the learner to see it again",
         )
 
 
@@ -140,10 +184,10 @@ def _histogram(lags: NDArray[np.int64]) -> HistogramProto:
     )
 
 
-def _open(directory: Path) -> _Writer:
+def _open(directory: Path) -> EventWriter:
     from tensorboard.summary.writer.event_file_writer import (  # noqa: PLC0415 - a second to import
         EventFileWriter,
     )
 
-    writer: _Writer = EventFileWriter(str(directory), flush_secs=FLUSH_S)
+    writer: EventWriter = EventFileWriter(str(directory), flush_secs=FLUSH_S)
     return writer

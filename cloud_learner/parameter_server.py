@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -68,18 +68,26 @@ class ParameterServer(rpc.ParameterServerServicer):
         server.announce(await asyncio.to_thread(policy_log.publish, ...))
     """
 
-    def __init__(self, policy_log: PolicyLog, *, fleet: str) -> None:
+    def __init__(
+        self,
+        policy_log: PolicyLog,
+        *,
+        fleet: str,
+        note_version: Callable[[int], object] = lambda _: None,
+    ) -> None:
         """Offers the newest version of the log from the start.
 
         Args:
             policy_log: Where versions and graphs come from.
             fleet: The fleet served.
+            note_version: Told what a device has when it is above everything in the log.
 
         Raises:
             PolicyLogError: The log cannot be read.
         """
         self._log = policy_log
         self._fleet = fleet
+        self._note_version = note_version
         newest = policy_log.newest()
         self._offer = None if newest is None else _cut(newest)
         self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
@@ -246,8 +254,11 @@ class ParameterServer(rpc.ParameterServerServicer):
                 policy_version=have,
                 newest_version=newest,
                 problem="the device has a version this log never published: was the learner's "
-                "state_dir lost or replaced? The device accepts only versions above its own",
+                "state_dir lost or replaced? The device accepts only versions above its own: see "
+                "policies_after_version",
             )
+        if ahead:
+            self._note_version(have)
 
     def _what_is_newest(self) -> str:
         infos = self._log.list()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud_learner.admission import Standard, Verdict, decide, reject
@@ -40,7 +40,8 @@ def reoffer(journal: Journal, cursor: Cursor, standard: Standard) -> Reoffered:
     """Decides again about every chunk that `cursor` does not cover.
 
     The updates made from them after the checkpoint died with the process, so training from them
-    once more is training from them once. Each keeps counting once in the audit.
+    once more is training from them once. Each keeps counting once in the audit. None that was
+    accepted becomes rejected, unless its body is damaged: what no longer fits expires.
 
     Raises:
         JournalError: The journal cannot be read or written.
@@ -54,6 +55,9 @@ def reoffer(journal: Journal, cursor: Cursor, standard: Standard) -> Reoffered:
             if chunk is not None
             else reject("malformed", "its body in the journal is damaged")
         )
+        if chunk is not None and verdict.disposition is Disposition.REJECTED:
+            # It was good when it came; what it is held against has changed.
+            verdict = replace(verdict, disposition=Disposition.EXPIRED)
         if verdict.disposition is not record.disposition:
             changed[verdict.disposition].append(record.position)
             _note_change(record, verdict)
@@ -63,6 +67,16 @@ def reoffer(journal: Journal, cursor: Cursor, standard: Standard) -> Reoffered:
         journal.redispose(positions, disposition)
     newest = next(filter(None, map(_read, journal.newest_first())), None)
     return Reoffered(tuple(admitted), rows_of(newest.observations) if newest is not None else None)
+
+
+def last_fingerprint(journal: Journal) -> bytes | None:
+    """The fingerprint of the spaces of the newest chunk; None when there is none.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    newest = next(filter(None, map(_read, journal.newest_first())), None)
+    return newest.spec_fingerprint if newest is not None else None
 
 
 def last_episodes(journal: Journal) -> tuple[Episode, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -91,6 +91,12 @@ class Cursor:
         """Whether replay is done with ``position``."""
         return position <= self.position and not self.waiting.contains(position)
 
+    def upto(self, last: int) -> Cursor:
+        """The same for a journal that ends at ``last``: an older one, or a new one."""
+        if self.position <= last:
+            return self
+        return Cursor(last, self.waiting.intersection(Ranges.upto(last + 1)))
+
 
 class Replay:
     """Chunks wait here, first in first out, until a batch takes them or they get too old.
@@ -143,11 +149,17 @@ class Replay:
         """Whether ``take`` would find a batch of ``batch_steps`` transitions."""
         return self._line_for(batch_steps) is not None
 
-    async def wait_ready(self, batch_steps: int) -> None:
-        """Waits until a batch of ``batch_steps`` transitions is there."""
-        while not self.ready(batch_steps):
+    async def wait_ready(
+        self, batch_steps: int, *, unless: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Waits until a batch of ``batch_steps`` transitions is there, or ``unless`` holds."""
+        while not self.ready(batch_steps) and not unless():
             self._changed.clear()
             await self._changed.wait()
+
+    def wake(self) -> None:
+        """Has whoever waits look again at what it waits for."""
+        self._changed.set()
 
     def take(self, batch_steps: int, *, updates_now: int, max_lag: int) -> Draw:
         """Takes the oldest chunks that make up ``batch_steps`` transitions, or a few more.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud_learner.admission import KnownVersion, KnownVersions, Standard
+from cloud_learner.arrivals import LEARNER
 from cloud_learner.audit import Disposition
 from cloud_learner.brain import Brain
 from cloud_learner.calibration import probe_observations, rows_of
@@ -27,6 +28,7 @@ from cloud_learner.replay import Admitted, Batch, Replay, collate
 from cloud_learner.saver import Saver
 from cloud_learner.training_stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
+from cloud_learner.version_jumps import VersionJumps
 from shoal.errors import (
     ConfigError,
     JournalError,
@@ -66,6 +68,20 @@ class TrainerParts:
     parameter_server: ParameterServer
     saver: Saver
     metrics: Metrics
+    jumps: VersionJumps
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What policy log and journal say of training whose weights no checkpoint holds.
+
+    Attributes:
+        fingerprint: Of the spaces that were trained for.
+        updates: Optimiser updates of the newest policy.
+    """
+
+    fingerprint: bytes
+    updates: int
 
 
 class Trainer:
@@ -81,6 +97,7 @@ class Trainer:
         parts: TrainerParts,
         *,
         build: Callable[[EnvSpec], Brain],
+        past: Past | None = None,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,6 +107,7 @@ class Trainer:
             config: The learner's configuration.
             parts: What it works on.
             build: Makes learner and quantizer for the spaces.
+            past: What fresh weights go on from; None when there was no training before.
             rng: For the jitter of retries.
             clock: Monotonic seconds.
         """
@@ -97,6 +115,7 @@ class Trainer:
         self._training = config.training
         self._parts = parts
         self._build = build
+        self._past = past
         self._rng = rng
         self._clock = clock
         self._brain: Brain | None = None
@@ -104,6 +123,7 @@ class Trainer:
         self._unpublished = 0
         self._saved_s = 0.0
         self._midway = False
+        self._calibration: Array | None = None
 
     @property
     def updates(self) -> int:
@@ -145,6 +165,9 @@ class Trainer:
         observations = reoffered.observations
         if observations is None:
             observations = probe_observations(brain.spec, seed=self._config.seed)
+        self._calibration = observations
+        if parts.jumps.due:
+            self._skip_versions()
         await self._save(brain)
         published = await in_thread_to_the_end(self._make_version, brain, observations, reason)
         self._brain = brain
@@ -162,14 +185,35 @@ class Trainer:
     async def _first_brain(self) -> Brain:
         while True:
             spec = await self._parts.fleet.next_birth()
+            if self._past is not None and spec.fingerprint != self._past.fingerprint:
+                self._parts.fleet.raise_condition(
+                    "birth_of_other_spaces",
+                    f"a device acts in {spec.env_id!r}, whose spaces are not those that were "
+                    "trained for here: waiting for a device that fits; to train for other spaces "
+                    "use another state_dir",
+                )
+                continue
             try:
                 brain = self._build(spec)
             except (WireError, ConfigError) as error:
                 self._parts.fleet.raise_condition("cannot_train", str(error))
                 continue
             self._parts.fleet.clear_condition("cannot_train")
-            await self._begin(brain, reason="start")
+            self._parts.fleet.clear_condition("birth_of_other_spaces")
+            await self._begin(brain, reason=self._go_on_from_past(brain))
             return brain
+
+    def _go_on_from_past(self, brain: Brain) -> str:
+        """Counts on where the lost weights ended; why the first version is published."""
+        if self._past is None:
+            return "start"
+        brain.learner.resume_at(self._past.updates)
+        _log.warning(
+            "fresh_weights",
+            updates=brain.learner.updates,
+            problem="there is no checkpoint: the weights start anew, versions and updates go on",
+        )
+        return "fresh_weights"
 
     def _standard_of(self, brain: Brain) -> Standard:
         return Standard(
@@ -181,7 +225,10 @@ class Trainer:
 
     async def _train_once(self, brain: Brain) -> None:
         parts, training = self._parts, self._training
-        await parts.replay.wait_ready(training.batch_steps)
+        await parts.replay.wait_ready(training.batch_steps, unless=lambda: parts.jumps.due)
+        if parts.jumps.due:
+            await self._jump(brain)
+            return
         # From here until the step is done, replay and weights disagree about what was trained.
         self._midway = True
         draw = parts.replay.take(
@@ -201,7 +248,8 @@ class Trainer:
         parts.counters["trained_transitions"] += stepped.batch.transitions
         self._unpublished += 1
         if self._must_publish(updates):
-            await self._publish(brain, rows_of(stepped.batch.observations))
+            self._calibration = rows_of(stepped.batch.observations)
+            await self._publish(brain, self._calibration)
         self._write_metrics(stepped)
         if self._clock() - self._saved_s >= self._config.checkpoint_interval_s:
             await self._save(brain)
@@ -231,13 +279,30 @@ class Trainer:
                 self._parts.fleet.clear_condition("journal_full")
                 return
 
-    async def _publish(self, brain: Brain, observations: Array) -> None:
+    def _skip_versions(self) -> None:
+        """Has the next version be above what devices hold."""
+        parts = self._parts
+        before, held = parts.policy_log.highest_version, parts.jumps.take()
+        parts.policy_log.skip_to(held)
+        parts.counters["version_jumps"] += 1
+        parts.fleet.record(
+            LEARNER,
+            "version_jumped",
+            f"devices hold policy version {held} and the highest here was {before}: the next is "
+            "above theirs, as they accept no other. Was state_dir lost or replaced?",
+        )
+
+    async def _jump(self, brain: Brain) -> None:
+        """Publishes what there is above the versions of the devices, so that they follow again."""
+        self._skip_versions()
+        if self._calibration is not None:
+            await self._publish(brain, self._calibration, reason="version_jump")
+
+    async def _publish(self, brain: Brain, observations: Array, *, reason: str = "publish") -> None:
         """Publishes; when that fails the devices keep what they have and training goes on."""
         fleet = self._parts.fleet
         try:
-            published = await in_thread_to_the_end(
-                self._make_version, brain, observations, "publish"
-            )
+            published = await in_thread_to_the_end(self._make_version, brain, observations, reason)
         except (PolicyLogError, PolicyRejected) as error:
             self._parts.counters["publish_failures"] += 1
             fleet.raise_condition("cannot_publish", str(error))

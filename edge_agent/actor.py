@@ -117,7 +117,7 @@ class Actor:
 
         Raises:
             ConfigError: The safe action is not one of the action space.
-            EnvironmentFailed: An environment cannot be reset.
+            EnvironmentFault: An environment cannot be reset.
         """
         control = control or Control()
         self.counters = Counters(environments.num_envs)
@@ -125,7 +125,7 @@ class Actor:
         self._spec: EnvSpec = environments.spec
         self._run_id = run_id
         self._steps = chunk_steps
-        self._safe = _safe_actions(self._spec.action, control.safe_action, environments.num_envs)
+        self._safe = safe_actions(self._spec.action, control.safe_action, environments.num_envs)
         self._schedule = (
             None if control.hz is None else _Schedule(control.hz, clock or MonotonicClock())
         )
@@ -145,7 +145,7 @@ class Actor:
                 of that reached an environment; the steps before it are not recorded. Act on with
                 another policy, or with `safe_steps`.
             RolloutStopped: `stop` was set.
-            EnvironmentFailed: An environment raised or broke its contract.
+            EnvironmentFault: An environment raised or broke its contract.
         """
         stop = stop or self._unstopped
         counters, environments, schedule = self.counters, self._environments, self._schedule
@@ -189,7 +189,7 @@ class Actor:
             stop: When set, ends before the next step.
 
         Raises:
-            EnvironmentFailed: An environment raised or broke its contract.
+            EnvironmentFault: An environment raised or broke its contract.
         """
         stop = stop or self._unstopped
         for _ in range(steps):
@@ -282,8 +282,17 @@ class _Columns:
         )
 
 
-def _safe_actions(space: Space, given: Sequence[float] | None, envs: int) -> Array:
-    """The safe action for each environment, as a policy would give it: `[N, ...]`."""
+def safe_actions(space: Space, given: Sequence[float] | None, envs: int) -> Array:
+    """The safe action for each environment, as a policy would give it: `[N, ...]`.
+
+    Args:
+        space: the action space.
+        given: `Control.safe_action`.
+        envs: N.
+
+    Raises:
+        ConfigError: it is not one of the space.
+    """
     shape = action_shape(space)
     if isinstance(space, Discrete):
         value = space.start if given is None else given[0] if len(given) == 1 else math.nan

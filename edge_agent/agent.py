@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 
-from edge_agent.actor import Actor, Control, RolloutStopped
+from edge_agent.actor import Actor, Control, RolloutStopped, safe_actions
 from edge_agent.config import ActorConfig, AgentConfig
 from edge_agent.downlink import Downlink
 from edge_agent.env import make_env
@@ -49,7 +49,7 @@ async def run(config: AgentConfig) -> None:
         ) as policies,
     ):
         control = Control(hz=config.actor.control_hz, safe_action=config.actor.safe_action)
-        actor = Actor(envs, run_id=run_id, chunk_steps=config.actor.chunk_steps, control=control)
+        safe_actions(envs.spec.action, control.safe_action, envs.num_envs)
         downlink = Downlink(config.parameter_server, identity, policies, events, fleet=config.fleet)
         async with Uplink(
             config.broker,
@@ -60,6 +60,10 @@ async def run(config: AgentConfig) -> None:
             certificate=Certifier(device_id, run_id, envs.spec, envs.num_envs, clock=time.time),
             run_id=run_id,
         ) as uplink:
+            # It resets the environment: what fails from here on is told to the fleet.
+            actor = Actor(
+                envs, run_id=run_id, chunk_steps=config.actor.chunk_steps, control=control
+            )
             reporter = Reporter(
                 device_id,
                 run_id,
@@ -97,7 +101,7 @@ def act_forever(
     It waits for a policy if it is told to, for the clock, and for nothing else.
 
     Raises:
-        EnvironmentFailed: an environment broke its contract.
+        EnvironmentFault: an environment raised or broke its contract.
     """
     version, chunks = 0, 0
     while not stop.is_set():

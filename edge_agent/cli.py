@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.config import AgentConfig
-from shoal.config import load_config
+from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
 from shoal.logs import setup_logging
 
@@ -132,18 +132,26 @@ def check_command(
             settings=settings,
         ),
     )
-    from edge_agent.check import check, exit_code
+    from edge_agent.check import Level, check, exit_code
 
     findings = asyncio.run(check(loaded))
     if output is Output.JSON:
         items = [
-            {"name": each.name, "ok": each.ok, "detail": each.detail, "exit_code": each.exit_code}
+            {
+                "name": each.name,
+                "ok": each.ok,
+                "level": each.level.value,
+                "detail": each.detail,
+                "exit_code": each.exit_code,
+            }
             for each in findings
         ]
         typer.echo(json.dumps({"schema": "shoal.v1.AgentCheck", "items": items}))
     else:
         for each in findings:
-            typer.echo(f"{'ok' if each.ok else 'FAULT':7}{each.name:18}{each.detail}")
+            loud = each.level in (Level.WARN, Level.FAULT)
+            level = each.level.upper() if loud else each.level.lower()
+            typer.echo(f"{level:9}{each.name:18}{each.detail}")
     raise typer.Exit(exit_code(findings))
 
 
@@ -158,42 +166,50 @@ def overrides(
     broker: str | None,
     server: str | None,
     settings: list[str] | None,
-) -> dict[str, object]:
-    """Flags as dotted keys; a flag of its own wins over `--set`.
+) -> dict[str, Flag]:
+    """Flags by dotted keys; a flag of its own wins over `--set`.
 
     Raises:
         ConfigError: an address is not host:port, or a setting is not key=value.
     """
-    found: dict[str, object] = {}
+    found: dict[str, Flag] = {}
     for setting in settings or ():
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {setting!r}: give KEY=VALUE, such as actor.chunk_steps=32")
-        found[key.strip()] = _value(text)
-    flags: dict[str, object] = {
-        "fleet": fleet,
-        "identity": identity.absolute() if identity is not None else None,
-        "state_dir": state_dir.absolute() if state_dir is not None else None,
-        "env.id": env,
-        "env.num_envs": num_envs,
-        "env.seed": seed,
+        found[key.strip()] = Flag(f"--set {key.strip()}", _value(text))
+    flags = {
+        "fleet": Flag("--fleet", fleet),
+        "identity": Flag("--identity", identity.absolute() if identity is not None else None),
+        "state_dir": Flag("--state-dir", state_dir.absolute() if state_dir is not None else None),
+        "env.id": Flag("--env", env),
+        "env.num_envs": Flag("--num-envs", num_envs),
+        "env.seed": Flag("--seed", seed),
     }
-    for table, address in (("broker", broker), ("parameter_server", server)):
+    for name, table, address in (
+        ("--broker", "broker", broker),
+        ("--server", "parameter_server", server),
+    ):
         if address is not None:
-            endpoint = parse_endpoint(address)
-            flags |= {f"{table}.host": endpoint.host, f"{table}.port": endpoint.port}
-    return found | {key: value for key, value in flags.items() if value is not None}
+            endpoint = parse_endpoint(address, name)
+            flags[f"{table}.host"] = Flag(name, endpoint.host)
+            flags[f"{table}.port"] = Flag(name, endpoint.port)
+    return found | {key: flag for key, flag in flags.items() if flag.value is not None}
 
 
-def parse_endpoint(text: str) -> Endpoint:
+def parse_endpoint(text: str, flag: str) -> Endpoint:
     """Reads `host:port`, the host in brackets if it is an IPv6 address.
+
+    Args:
+        text: what was given.
+        flag: which flag it was given to, for the message.
 
     Raises:
         ConfigError: it is not that.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit():
-        raise ConfigError(f"address {text!r}: give HOST:PORT, such as localhost:8883")
+        raise ConfigError(f"{flag} {text!r}: give HOST:PORT, such as localhost:8883")
     return Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
 
 

@@ -25,6 +25,7 @@ from shoal.errors import ConnectionFailed
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 10.0
 _HOUSEKEEPING_S: Final = 1.0
+_NOT_ADMITTED: Final = frozenset({"Not authorized", "Bad user name or password"})
 _NOT_YET_VALID, _EXPIRED = 9, 10  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Address:
         keepalive_s: MQTT keepalive, seconds.
         client_id: unique among all connections of the broker.
         tls: the client's context; None speaks plain TCP.
+        name: of the certificate, for messages; empty: as the client id.
     """
 
     host: str
@@ -48,6 +50,7 @@ class Address:
     keepalive_s: int
     client_id: str
     tls: ssl.SSLContext | None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class Connection:
             raise
         if code.is_failure:
             self.close()
-            raise ConnectionFailed(f"{where}: {code}; check that this device is enrolled")
+            raise ConnectionFailed(f"{where}: {_refusal(code, address.name or address.client_id)}")
         return self
 
     async def subscribe(self, topic: str, *, qos: int) -> None:
@@ -352,6 +355,16 @@ def _fail(futures: Iterable[asyncio.Future[T]], failure: ConnectionFailed) -> No
         if not waiting.done():
             waiting.set_exception(failure)
             waiting.exception()  # it is not an error that nobody waits
+
+
+def _refusal(code: ReasonCode, name: str) -> str:
+    """One line for a person."""
+    if str(code) not in _NOT_ADMITTED:
+        return f"{code}; check that this device is enrolled"
+    return (
+        f"the broker does not admit {name} ({code}): add it to `devices` in broker.toml or to the"
+        " broker's devices file"
+    )
 
 
 def _explain(error: Exception) -> str:

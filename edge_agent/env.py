@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,12 @@ from shoal.tensors import Array
 _LINE_CHARACTERS = 300
 
 Copy: TypeAlias = gymnasium.Env[object, object]
+
+
+class EnvironmentFault(EnvironmentFailed):
+    """The environment was made, and then raised or broke its contract."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,11 @@ class Environments:
         )
         self._convert = _converter(self.spec.action)
 
+    @property
+    def copies(self) -> Sequence[Copy]:
+        """The N environments themselves."""
+        return self._copies
+
     def __enter__(self) -> Self:
         """Hand over the environments."""
         return self
@@ -131,7 +143,7 @@ class Environments:
             Observations `[N, *obs]`, overwritten by the next step.
 
         Raises:
-            EnvironmentFailed: an environment raised, or its observation is not of its own space.
+            EnvironmentFault: an environment raised, or its observation is not of its own space.
         """
         for n in range(self.num_envs):
             self._begin(n, _seed_of(self._seed, n))
@@ -146,7 +158,7 @@ class Environments:
                 are clipped to the bounds here, and only here.
 
         Raises:
-            EnvironmentFailed: an environment raised, or its observation is not of its own space.
+            EnvironmentFault: an environment raised, or its observation is not of its own space.
         """
         copies, observations, shape = self._copies, self._observations, self._shape
         rewards, returns, lengths = self._rewards, self._returns, self._lengths
@@ -196,15 +208,16 @@ class Environments:
         array = np.asarray(observation)
         want = self._observations.dtype
         if array.shape != self._shape or not np.can_cast(array.dtype, want, "same_kind"):
-            raise EnvironmentFailed(
+            raise EnvironmentFault(
                 f"{self.spec.env_id} gave an observation {array.dtype}{list(array.shape)}, its"
                 f" observation space says {want}{list(self._shape)}: correct the environment"
             )
         return array
 
-    def _failed(self, what: str, n: int, error: Exception) -> EnvironmentFailed:
-        return EnvironmentFailed(
-            f"{self.spec.env_id} (copy {n}) raised {type(error).__name__} in {what}: {_line(error)}"
+    def _failed(self, what: str, n: int, error: Exception) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"{self.spec.env_id} (copy {n}) raised {type(error).__name__} in {what}:"
+            f" {one_line(error)}"
         )
 
 
@@ -232,13 +245,16 @@ def make_env(config: EnvConfig) -> Environments:
 
 def _make(make: Callable[..., object], config: EnvConfig) -> Copy:
     try:
-        copy = make(**config.kwargs)
+        with warnings.catch_warnings():
+            # "CartPole-v0 is out of date" is no news to print N times.
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            copy = make(**config.kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise EnvironmentFailed(f"{config.id} needs more packages: {_line(error)}") from error
+        raise EnvironmentFailed(f"{config.id} needs more packages: {one_line(error)}") from error
     except Exception as error:
         raise EnvironmentFailed(
             f"{config.id} could not be made with kwargs {config.kwargs}:"
-            f" {type(error).__name__}: {_line(error)}"
+            f" {type(error).__name__}: {one_line(error)}"
         ) from error
     if not isinstance(copy, gymnasium.Env):
         raise EnvironmentFailed(
@@ -258,7 +274,7 @@ def _factory(env_id: str) -> Callable[..., object]:
         except Exception as error:
             raise EnvironmentFailed(
                 f'the module of environment "{env_id}" cannot be imported:'
-                f" {type(error).__name__}: {_line(error)}"
+                f" {type(error).__name__}: {one_line(error)}{_searched(module_name, error, here)}"
             ) from error
         found = getattr(module, attribute, None)
         if callable(found):
@@ -284,16 +300,24 @@ def _factory(env_id: str) -> Callable[..., object]:
     return make
 
 
+def _searched(module_name: str, error: Exception, here: str) -> str:
+    """Where a module was looked for, when it is the module itself that is missing."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+        return ""
+    return f"; searched: the current directory ({here}) and the installed packages"
+
+
 def _nearest(name: str, names: list[str]) -> str:
     by_fold = {known.casefold(): known for known in names}
     near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
     return f' (did you mean "{by_fold[near[0]]}"?)' if near else ""
 
 
-def _line(said: object) -> str:
-    """On one line, and not too long."""
+def one_line(said: object, characters: int = _LINE_CHARACTERS) -> str:
+    """What something says of itself, on one line, and not too long."""
     line = " ".join(str(said).split())
-    return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]}..."
+    return line if len(line) <= characters else f"{line[:characters]}..."
 
 
 def _seed_of(seed: int | None, n: int) -> int | None:
@@ -306,7 +330,7 @@ def _seed_of(seed: int | None, n: int) -> int | None:
 def _observation_space(env_id: str, space: object) -> Box:
     if not isinstance(space, gymnasium.spaces.Box):
         raise EnvironmentFailed(
-            f"{env_id} has an observation space {_line(space)}: {type(space).__name__} is not"
+            f"{env_id} has an observation space {one_line(space)}: {type(space).__name__} is not"
             " supported, only Box; wrap it, for example in gymnasium's FlattenObservation"
         )
     return _box(env_id, "observation", space)
@@ -318,7 +342,7 @@ def _action_space(env_id: str, space: object) -> Space:
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return _box(env_id, "action", space)
     raise EnvironmentFailed(
-        f"{env_id} has an action space {_line(space)}: {type(space).__name__} is not"
+        f"{env_id} has an action space {one_line(space)}: {type(space).__name__} is not"
         " supported, only Discrete and a Box of floats"
     )
 
@@ -328,7 +352,7 @@ def _box(env_id: str, role: str, space: gymnasium.spaces.Box) -> Box:
         return Box(low=space.low, high=space.high)
     except WireError as error:
         raise EnvironmentFailed(
-            f"{env_id} has an {role} space {_line(space)}: {_line(error)}"
+            f"{env_id} has an {role} space {one_line(space)}: {one_line(error)}"
         ) from error
 
 

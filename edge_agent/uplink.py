@@ -39,6 +39,8 @@ FLUSH_S: Final = 5.0
 """How long it waits for its own disk before that."""
 FAREWELL_S: Final = 2.0
 """How long it waits for the broker to take its farewell."""
+LAST_WORD_S: Final = 5.0
+"""How long an agent that failed without a connection tries to get one, to say why."""
 RESEND_CAP: Final = 4.0
 """The longest wait for an acknowledgement, in `ack_timeout_s`."""
 
@@ -146,6 +148,8 @@ class Uplink:
         trace: TracebackType | None,
     ) -> None:
         """Hands over the last chunks if somebody takes them, says farewell, and disconnects."""
+        if isinstance(error, Exception) and not self.connected:
+            await self._connect_for_last_word()
         connection = self._connection
         try:
             if connection is not None and not connection.lost.is_set():
@@ -158,6 +162,12 @@ class Uplink:
             self._listening.close()
             if connection is not None:
                 connection.close()
+
+    async def _connect_for_last_word(self) -> None:
+        """An agent that fails in its first moments is a death with a reason, not a silence."""
+        with contextlib.suppress(ShoalError, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._connect()
 
     @property
     def connected(self) -> bool:
@@ -222,6 +232,7 @@ class Uplink:
                 self._config.keepalive_s,
                 self._client_id,
                 self._identity.ssl_context(),
+                self._device,
             ),
             Will(status_topic, frame(lost)),
             on_message=self._heard,
@@ -344,7 +355,9 @@ class Uplink:
         farewell = (
             self._certificate(pb.DEVICE_STATE_OFFLINE_EXPECTED, "stopped")
             if error is None
-            else self._certificate(pb.DEVICE_STATE_OFFLINE_LOST, f"failed: {error}")
+            else self._certificate(
+                pb.DEVICE_STATE_OFFLINE_LOST, f"failed: {str(error) or type(error).__name__}"
+            )
         )
         topic = self._topics.status(self._device)
         mid = self._publish(connection, topic, frame(farewell), qos=1, retain=True)

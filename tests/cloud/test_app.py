@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -18,14 +19,14 @@ from strategies import RUN_ID, cartpole_spec, make_chunk
 
 from cloud_learner.admission import decide
 from cloud_learner.app import Core, open_core
-from cloud_learner.arrivals import Birth, open_reports
+from cloud_learner.arrivals import Birth, Report, open_reports
 from cloud_learner.audit import Disposition, RunKey
 from cloud_learner.config import LearnerConfig, OptimiserConfig, TrainingConfig
 from cloud_learner.journal_records import Entry
 from cloud_learner.replay import Admitted
 from cloud_learner.state_dir import StateDir
 from shoal.errors import ConfigError
-from shoal.spaces import Discrete
+from shoal.spaces import Discrete, EnvSpec
 from shoal.trajectory import Chunk, ChunkKey, encode_chunk
 from shoal.v1 import device_pb2 as pb
 
@@ -51,13 +52,16 @@ def config_in(directory: Path, *, checkpoint_interval_s: float = 0.0) -> Learner
 
 
 @asynccontextmanager
-async def learning(config: LearnerConfig, *, kill: bool = False) -> AsyncIterator[Core]:
+async def learning(
+    config: LearnerConfig, *, kill: bool = False, births: tuple[EnvSpec, ...] = (SPEC,)
+) -> AsyncIterator[Core]:
     """A learner that trains; at the end it is stopped, or killed so that nothing is saved."""
     torch.set_num_threads(1)
     state = StateDir.open(config.state_dir, resume=True)
     async with AsyncExitStack() as stack:
         core = open_core(config, state, KEY, stack, rng=random.Random(0))
-        core.parts.fleet.note_status(Birth(birth(), SPEC))
+        for spec in births:
+            core.parts.fleet.note_status(Birth(birth(), spec))
         async with asyncio.TaskGroup() as group:
             training = group.create_task(core.trainer.serve(core.restored))
             await until(lambda: core.trainer.standard() is not None)
@@ -237,3 +241,109 @@ def test_a_new_run_is_not_started_over_an_old_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="shoal learner resume"):
         StateDir.open(tmp_path, resume=False)
     assert StateDir.open(tmp_path, resume=True).holds_a_run
+
+
+def move_journal_aside(directory: Path) -> None:
+    for path in directory.glob("journal.db*"):
+        path.rename(directory / f"aside-{path.name}")
+
+
+OTHER = replace(SPEC, action=Discrete(3))
+
+
+def report_of(version: int) -> Report:
+    return Report(
+        pb.Telemetry(
+            device_id="pi-1", run_id=RUN_ID, uptime_s=float(version), active_version=version
+        ),
+        {},
+    )
+
+
+def learner_events(core: Core) -> list[str]:
+    described = core.parts.fleet.describe("learner")
+    return [] if described is None else [known.event.name for known in described.events]
+
+
+@on_loop
+async def test_without_its_checkpoints_a_learner_goes_on_with_fresh_weights_above_its_policy_log(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path)
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 4)
+    shutil.rmtree(tmp_path / "checkpoints")
+    async with learning(config) as core:
+        manifests = [info.manifest for info in core.parts.policy_log.list()]
+        fresh = next(each for each in manifests if each.reason == "fresh_weights")
+        before = next(each for each in manifests if each.version < fresh.version)
+        assert fresh.updates == before.updates > 0
+        assert core.trainer.updates >= before.updates
+
+
+@on_loop
+async def test_a_birth_of_other_spaces_does_not_replace_those_that_were_trained_for(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path)
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 2)
+    shutil.rmtree(tmp_path / "checkpoints")
+    async with learning(config, births=(OTHER, SPEC)) as core:
+        standard = core.trainer.standard()
+        assert standard is not None
+        assert standard.spec.fingerprint == SPEC.fingerprint
+        assert "birth_of_other_spaces" in learner_events(core)
+        assert core.parts.fleet.learner_state == "training"
+        assert not core.parts.journal.decided(RunKey("pi-1", RUN_ID)).rejected
+
+
+@on_loop
+async def test_the_journal_alone_still_tells_which_spaces_are_trained_for(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    async with learning(config) as core:
+        take_in(core, range(2))
+    shutil.rmtree(tmp_path / "checkpoints")
+    shutil.rmtree(tmp_path / "policies")
+    async with learning(config, births=(OTHER, SPEC)) as core:
+        assert core.parts.policy_log.list()[-1].manifest.spec_fingerprint == SPEC.fingerprint
+        assert not core.parts.journal.decided(RunKey("pi-1", RUN_ID)).rejected
+
+
+@on_loop
+async def test_a_learner_that_lost_its_state_jumps_above_the_versions_of_its_devices(
+    tmp_path: Path,
+) -> None:
+    async with learning(config_in(tmp_path)) as core:
+        core.parts.fleet.note_telemetry(report_of(1437))
+        await until(lambda: core.parts.parameter_server.offered_version == 1438)
+        assert core.parts.policy_log.list()[0].manifest.reason == "version_jump"
+        assert "version_jumped" in learner_events(core)
+        assert core.parts.counters["version_jumps"] == 1
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 1)
+
+
+@on_loop
+async def test_new_versions_are_above_the_configured_one(tmp_path: Path) -> None:
+    config = replace(config_in(tmp_path), policies_after_version=5_000_000)
+    async with learning(config) as core:
+        assert core.parts.parameter_server.offered_version == 5_000_001
+
+
+@on_loop
+async def test_after_its_journal_was_moved_aside_new_chunks_are_not_taken_for_trained_ones(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path)
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        await until(lambda: not core.parts.replay.steps and not core.trainer._midway)
+    move_journal_aside(tmp_path)
+    config = replace(config, training=replace(config.training, batch_steps=BATCH * 4))
+    async with learning(config, kill=True) as core:
+        take_in(core, range(2))
+    async with learning(config) as core:
+        assert core.parts.replay.steps == 2 * 8

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -41,7 +42,7 @@ BODIES = {
     "good": encode_chunk(replace(make_chunk(SPEC), policy_version=2)),
     "old": encode_chunk(replace(make_chunk(SPEC), policy_version=1)),
     "foreign": encode_chunk(replace(make_chunk(SPEC), spec_fingerprint=bytes(32))),
-    "garbage": b"\x28\xb5\x2f\xfd not a chunk",
+    "garbage": zstandard.ZstdCompressor(write_checksum=True).compress(b"not a chunk"),
 }
 KINDS = ["good", "good", "good", *BODIES]
 START, MAX_LAG = 30, 40
@@ -142,7 +143,11 @@ class FleetUnderFaults(RuleBasedStateMachine):
         for arrival in opened.arrivals:
             self.acks.heard(arrival.run, oldest_seq=arrival.oldest_seq, now_s=0.0)
         runs = {arrival.run for arrival in opened.arrivals}
-        self.acks_under_way += self.acks.messages(runs).items()
+        self.acks_under_way += [
+            (device_id, payload)
+            for device_id, payloads in self.acks.messages(runs).items()
+            for payload in payloads
+        ]
         self.replay.add(
             Admitted(arrival.entry.key, position, arrival.chunk, arrival.version_updates)
             for arrival, position in zip(opened.arrivals, positions, strict=True)
@@ -267,8 +272,9 @@ def test_a_journal_that_forgot_a_chunk_it_acknowledged_unbalances_the_audit() ->
     key = device.held()[0]
     decided = {RunKey("pi-1", key.run_id): _trained(key.seq)}
     acks = Acks(lambda run: decided[run])
-    for payload in acks.messages(decided).values():
-        device.hear_ack(payload)
+    for payloads in acks.messages(decided).values():
+        for payload in payloads:
+            device.hear_ack(payload)
     report = RunReport.from_pb(device.telemetry().ledger[0])
     assert audit_run(report, decided[RunKey("pi-1", key.run_id)]).balanced
     assert not audit_run(report, _trained(99)).balanced

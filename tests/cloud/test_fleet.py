@@ -45,6 +45,7 @@ class World:
             updates_of={1: 10}.get,
             replay_steps=lambda: 7,
             counters=Counter(duplicates=3),
+            note_version=lambda version: "too high" if version > 9 else "",
         )
         self.fleet = Fleet(facts, TrainingStats(clock=self.clock), clock=self.clock)
 
@@ -271,3 +272,91 @@ def test_every_disposition_has_its_own_column(disposition: Disposition) -> None:
         assert total.balanced
 
     scenario()
+
+
+def event(name: str, severity: pb.Severity) -> pb.Event:
+    return pb.Event(device_id="pi-1", name=name, severity=severity)
+
+
+@on_loop
+async def test_a_flood_of_good_news_pushes_no_error_out_and_both_are_shown_newest_first() -> None:
+    world = World()
+    world.fleet.note_event(event("spool_full", pb.SEVERITY_ERROR))
+    for _ in range(300):
+        world.now_s += 0.1
+        world.fleet.note_event(event("policy_swapped", pb.SEVERITY_INFO))
+    world.now_s += 0.1
+    world.fleet.note_event(event("clock_behind", pb.SEVERITY_WARNING))
+    world.fleet.note_chunk("pi-1")
+    assert world.device().reasons == ["spool_full"]
+    described = world.fleet.describe("pi-1")
+    assert described is not None
+    names = [known.event.name for known in described.events]
+    assert (names[0], names[1], names[-1]) == ("clock_behind", "policy_swapped", "spool_full")
+
+
+def used_twice(world: World) -> int:
+    described = world.fleet.describe("pi-1")
+    assert described is not None
+    return [known.event.name for known in described.events].count("name_used_twice")
+
+
+def report(run_id: bytes, uptime_s: float) -> Report:
+    return Report(pb.Telemetry(device_id="pi-1", run_id=run_id, uptime_s=uptime_s), {})
+
+
+@on_loop
+async def test_a_name_that_two_processes_use_is_told_once_a_minute_and_degrades() -> None:
+    world = World()
+    world.fleet.note_status(Birth(status(ONLINE, OLD), None))
+    world.fleet.note_status(Birth(status(ONLINE, NEW), None))
+    world.fleet.note_telemetry(report(OLD, 1.0))
+    assert used_twice(world) == 0  # one report may just have been late
+    for second in range(2, 62):
+        world.now_s += 1.0
+        world.fleet.note_telemetry(report(OLD, float(second)))
+        world.fleet.note_telemetry(report(NEW, float(second)))
+    assert used_twice(world) == 1
+    assert world.device().reasons == ["two processes use the name pi-1"]
+    world.now_s += 1.0
+    world.fleet.note_telemetry(report(OLD, 63.0))
+    assert used_twice(world) == 2
+    world.now_s += 61.0
+    world.fleet.note_telemetry(report(NEW, 63.0))
+    assert world.device().health == fleet_pb2.HEALTH_ONLINE
+
+
+@on_loop
+async def test_late_reports_of_a_run_that_ended_with_a_status_are_no_second_process() -> None:
+    world = World()
+    world.fleet.note_status(Birth(status(ONLINE, OLD), None))
+    world.fleet.note_status(Birth(status(ONLINE, NEW), None))
+    world.fleet.note_status(Birth(status(LOST, OLD), None))
+    for second in range(5):
+        world.fleet.note_telemetry(report(OLD, float(second)))
+    assert used_twice(world) == 0
+    assert world.device().health == fleet_pb2.HEALTH_ONLINE
+
+
+@on_loop
+async def test_a_device_whose_chunks_are_rejected_is_degraded_for_a_minute() -> None:
+    world = World()
+    for _ in range(3):
+        world.fleet.note_chunk("pi-1")
+        world.fleet.note_rejected("pi-1", "non_finite", 2)
+    assert world.device().health == fleet_pb2.HEALTH_DEGRADED
+    assert world.device().reasons == ["6 chunks rejected in the last minute: non_finite"]
+    world.now_s += 61.0
+    world.fleet.note_chunk("pi-1")
+    assert world.device().health == fleet_pb2.HEALTH_ONLINE
+
+
+@on_loop
+async def test_a_device_that_holds_a_version_never_published_is_degraded_until_it_has_another() -> (
+    None
+):
+    world = World()
+    for version, reasons in ((10, ["too high"]), (9, [])):
+        telemetry = pb.Telemetry(device_id="pi-1", run_id=NEW, active_version=version)
+        world.fleet.note_telemetry(Report(telemetry, {}))
+        assert world.device().reasons == reasons

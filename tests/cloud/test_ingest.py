@@ -313,3 +313,37 @@ def test_a_report_with_a_run_id_of_the_wrong_size_is_refused() -> None:
     telemetry = pb.Telemetry(device_id="pi-1", run_id=b"short")
     opened = open_reports([Message(TOPICS.telemetry("pi-1"), frame(telemetry))])
     assert [refusal.name for refusal in opened.refusals] == ["garbage"]
+
+
+@on_loop
+async def test_a_flood_of_rejected_chunks_is_told_once_and_counted_whole(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        for count in range(1, 6):
+            bench.inbox.offer(device.message(device.produce(FOREIGN)))
+            await until(lambda count=count: bench.counters["rejected_fingerprint"] == count)  # type: ignore[misc]
+        assert events_of(bench, "pi-1") == ["chunks_rejected"]
+        (seen,) = bench.fleet.devices()
+        assert seen.reasons == ["5 chunks rejected in the last minute: fingerprint"]
+
+
+@on_loop
+async def test_the_flood_of_one_device_neither_delays_nor_drops_the_chunks_of_others() -> None:
+    lane = Lane(64)
+    for number in range(100):
+        lane.offer(Message(TOPICS.trajectory("pi-1"), b"%d" % number))
+    others = [
+        Message(TOPICS.trajectory(name), bytes([at])) for name in ("pi-2", "pi-3") for at in (0, 1)
+    ]
+    assert all(lane.offer(message) for message in others)
+    assert (len(lane), lane.dropped) == (64, 36 + 4)
+    taken = await lane.take(6)
+    assert [message for message in taken if message in others] == [
+        others[0],
+        others[2],
+        others[1],
+        others[3],
+    ]
+    rest = [message.payload for message in [*taken, *await lane.take(64)] if message not in others]
+    assert rest == [b"%d" % number for number in range(60)]
+    assert len(lane) == 0

@@ -218,6 +218,23 @@ def test_each_key_is_decided_once_through_any_history(
     journal.__exit__(None, None, None)
 
 
+def test_a_damaged_journal_says_what_to_do_and_what_it_costs(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"not a database, whatever it was before" * 100)
+    with pytest.raises(JournalError, match=r"move .*journal\.db .* aside and resume") as caught:
+        opened(tmp_path)
+    assert "may be trained again" in str(caught.value)
+    assert "tries again" not in str(caught.value)
+
+
+def test_the_last_position_outlives_pruning_and_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path, retain_bytes=0) as journal:
+        assert journal.last_position == 0
+        journal.append_many([entry(0), entry(1)])
+        journal.prune(Cursor(2, Ranges()))
+    with opened(tmp_path) as journal:
+        assert journal.last_position == 2
+
+
 def _append(
     journal: Journal,
     entries: Sequence[Entry],

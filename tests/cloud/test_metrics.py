@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +98,54 @@ def test_closing_ends_it_and_later_batches_are_ignored(tmp_path: Path, enabled: 
     with Metrics(tmp_path, enabled=enabled) as metrics:
         pass
     metrics.write(STEP, TRAINING, np.array([1]))
+
+
+@dataclass
+class FullDisk:
+    """A writer whose disk is full, from one call on."""
+
+    full_at: str
+    calls: list[str] = field(default_factory=list)
+
+    def open(self, directory: Path) -> FullDisk:
+        self._do("open")
+        assert directory.parent.is_dir()
+        return self
+
+    def add_event(self, event: object) -> None:
+        assert isinstance(event, Event)
+        self._do("write")
+
+    def close(self) -> None:
+        self._do("close")
+
+    def _do(self, call: str) -> None:
+        self.calls.append(call)
+        if call == self.full_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("full_at", ["open", "write", "close"])
+def test_a_full_disk_is_counted_and_told_once_and_never_ends_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, full_at: str
+) -> None:
+    counters: Counter[str] = Counter()
+    disk = FullDisk(full_at)
+    with (
+        caplog.at_level(logging.WARNING, "shoal"),
+        Metrics(
+            tmp_path / "tensorboard", enabled=True, counters=counters, open_writer=disk.open
+        ) as metrics,
+    ):
+        for _ in range(3):
+            metrics.write(STEP, TRAINING, np.array([1]))
+    assert counters["metrics_failures"] == 1
+    assert [record.getMessage() for record in caplog.records] == ["metrics_off"]
+
+
+def test_an_event_file_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    counters: Counter[str] = Counter()
+    with Metrics(tmp_path / "tensorboard", enabled=True, counters=counters) as metrics:
+        metrics.write(STEP, TRAINING, np.array([1]))
+    assert counters["metrics_failures"] == 1

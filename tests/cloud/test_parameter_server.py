@@ -58,8 +58,16 @@ class PolicyOfSize:
 class Cloud:
     """A policy log and its parameter server behind real TLS, and devices to connect to it."""
 
-    def __init__(self, pki: FleetPki, log: PolicyLog, server: ParameterServer, port: int) -> None:
+    def __init__(
+        self,
+        pki: FleetPki,
+        log: PolicyLog,
+        server: ParameterServer,
+        port: int,
+        ahead: list[int],
+    ) -> None:
         self.pki, self.log, self.server, self.port = pki, log, server, port
+        self.ahead = ahead
         self.stack = AsyncExitStack()
 
     def publish(self, size: int = SMALL) -> Published:
@@ -150,9 +158,10 @@ def play(tmp_path: Path) -> Play:
     @asynccontextmanager
     async def cloud() -> AsyncIterator[Cloud]:
         with PolicyLog(tmp_path / "policies", Ed25519PrivateKey.generate(), "reef") as log:
-            server = ParameterServer(log, fleet="reef")
+            ahead: list[int] = []
+            server = ParameterServer(log, fleet="reef", note_version=ahead.append)
             async with GrpcServer("127.0.0.1", 0, identity, [server]) as endpoint:
-                there = Cloud(pki, log, server, endpoint.port)
+                there = Cloud(pki, log, server, endpoint.port, ahead)
                 async with there.stack:
                     yield there
             await eventually(lambda: server.watchers == 0)
@@ -443,6 +452,7 @@ def test_a_device_with_a_version_this_log_never_published_is_reported(
             watch.call.cancel()
             await eventually(lambda: cloud.server.watchers == 0)
         assert cloud.server.total_traffic() == Traffic()
+        assert cloud.ahead == [99]
 
     with caplog.at_level(logging.WARNING, "shoal"):
         play(scenario)
@@ -469,6 +479,7 @@ def test_a_restarted_server_offers_what_the_log_holds(tmp_path: Path) -> None:
                 log,
                 ParameterServer(log, fleet="reef"),
                 0,
+                [],
             )
             before.publish()
             second = before.publish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sqlite3
@@ -312,6 +313,74 @@ async def test_a_killed_agent_is_declared_lost_and_its_chunks_come_with_the_next
         assert agent.stop() == 0
 
 
+FAILING = """
+import gymnasium
+import numpy as np
+
+class Arm(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, steps):
+        self.steps = steps
+    def reset(self, *, seed=None, options=None):
+        if self.steps < 0:
+            raise OSError("no motor answers")
+        return np.zeros(4, np.float32), {}
+    def step(self, action):
+        self.steps -= 1
+        if self.steps < 0:
+            raise RuntimeError("motor jammed")
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(-1, "raised OSError in reset: no motor"), (0, "motor jammed"), (2000, "motor jammed")],
+)
+@asyncs
+async def test_an_environment_that_fails_is_a_death_with_a_reason_however_early(
+    broker: Broker, installed: Installation, steps: int, said: str
+) -> None:
+    (installed.directory / "failing.py").write_text(FAILING)
+    flags = ["--env", "failing:Arm", "--set", f"env.kwargs.steps={steps}"]
+    flags += ["--set", "actor.before_policy=safe_action", "--set", "actor.control_hz=1000.0"]
+    async with connected_learner(broker) as learner:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            installed.arguments("run", *flags),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+            cwd=installed.directory,
+        )
+        birth = await learner.status(pb.DEVICE_STATE_ONLINE)
+        death = await learner.status(pb.DEVICE_STATE_OFFLINE_LOST)
+        assert death.run_id == birth.run_id
+        assert death.reason.startswith("failed: failing:Arm")
+        assert said in death.reason
+    assert done.returncode == 1, "the arguments were good"
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_an_environment_that_fails_with_no_broker_ends_the_agent_all_the_same(
+    installed: Installation,
+) -> None:
+    (installed.directory / "failing.py").write_text(FAILING)
+    flags = ["--env", "failing:Arm", "--set", "env.kwargs.steps=-1"]
+    done = subprocess.run(
+        installed.arguments("run", *flags, "--broker", f"127.0.0.1:{free_port()}"),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+        cwd=installed.directory,
+    )
+    assert done.returncode == 1
+    assert "no motor answers" in done.stderr
+
+
 def test_a_second_agent_on_one_state_directory_is_told_so(installed: Installation) -> None:
     agent = installed.start()
     second = subprocess.run(
@@ -334,13 +403,33 @@ def test_a_check_says_what_is_there_and_what_is_not(installed: Installation) -> 
     assert {name for name, item in found.items() if not item["ok"]} == {"parameter_server"}
     assert done.returncode == found["parameter_server"]["exit_code"] == 2
     assert "Box" in found["environment"]["detail"]
+    assert {item["level"] for item in found.values()} == {"ok", "fault"}
+
+
+def test_a_check_beside_a_running_agent_does_not_take_its_spool_for_a_fault(
+    installed: Installation,
+) -> None:
+    agent = installed.start()
+    done = subprocess.run(
+        installed.arguments("check"), capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    (line,) = [line for line in done.stdout.splitlines() if " spool " in line]
+    assert line.startswith("ok ")
+    assert "in use by a running agent" in line
+    assert agent.stop() == 0
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "complaint"),
     [
         (["--env", "CartPole-v9"], 4, "CartPole"),
-        (["--set", "actor.chunk_step=1"], 4, "did you mean chunk_steps"),
+        (
+            ["--set", "actor.chunk_step=1"],
+            4,
+            "--set actor.chunk_step: unknown key actor.chunk_step; did you mean chunk_steps",
+        ),
+        (["--num-envs", "0"], 4, "--num-envs: env.num_envs is 0"),
+        (["--server", "here:99999"], 4, "--server: parameter_server.port is 99999"),
         (["--set", "nonsense"], 4, "KEY=VALUE"),
         (["--broker", "here"], 4, "HOST:PORT"),
         (["--identity", "/nowhere"], 2, "no such directory"),

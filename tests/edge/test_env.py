@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import EnvConfig
-from edge_agent.env import Environments, make_env
+from edge_agent.env import EnvironmentFault, Environments, make_env
 from shoal.errors import EnvironmentFailed
 from shoal.spaces import Box, Discrete
 
@@ -233,9 +234,10 @@ def test_an_error_of_the_environment_says_which_copy_and_what(
     with make_environments(make_copy(), make_copy(on_step=jam)) as environments:
         environments.reset()
         with pytest.raises(
-            EnvironmentFailed, match=r"counting \(copy 1\) raised RuntimeError in step: motor"
-        ):
+            EnvironmentFault, match=r"counting \(copy 1\) raised RuntimeError in step: motor"
+        ) as caught:
             environments.step(np.zeros(2, np.int64))
+        assert caught.value.exit_code == 1, "the arguments were good"
 
 
 @pytest.mark.parametrize(
@@ -277,6 +279,13 @@ def test_an_unknown_environment_names_the_nearest() -> None:
         make_env(EnvConfig("cartpol-v1"))
 
 
+def test_an_environment_that_is_out_of_date_is_made_without_a_warning() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_env(EnvConfig("CartPole-v0", num_envs=2)).close()
+    assert caught == []
+
+
 def test_an_environment_is_made_from_a_module_and_an_attribute(module: str) -> None:
     with make_env(EnvConfig(f"{module}:Small", num_envs=2, kwargs={"size": 2})) as environments:
         assert environments.reset().shape == (2, 2)
@@ -303,6 +312,18 @@ def test_what_is_wrong_with_a_module_is_said_in_one_line(
     with pytest.raises(EnvironmentFailed, match=said) as caught:
         make_env(EnvConfig(env_id))
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_is_missing_says_where_it_was_searched(module: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed) as caught:
+        make_env(EnvConfig("no_such_module:Env"))
+    assert f"searched: the current directory ({Path.cwd()}) and the installed packages" in str(
+        caught.value
+    )
+    (tmp_path / f"{module}_more.py").write_text("import a_package_it_needs")
+    with pytest.raises(EnvironmentFailed, match="a_package_it_needs") as caught:
+        make_env(EnvConfig(f"{module}_more:Env"))
+    assert "searched" not in str(caught.value), "the module itself is there"
 
 
 def test_wrong_keyword_arguments_are_shown(module: str) -> None:

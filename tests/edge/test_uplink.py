@@ -35,7 +35,7 @@ def _run(n: int) -> bytes:
 
 
 def _body(n: int = 0) -> bytes:
-    return zstandard.ZstdCompressor().compress(b"chunk %d" % n)
+    return zstandard.ZstdCompressor(write_checksum=True).compress(b"chunk %d" % n)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -243,7 +243,7 @@ async def test_an_acknowledgement_that_makes_no_sense_changes_nothing(
 async def test_a_chunk_too_large_for_any_broker_is_dropped_and_told(
     broker: Broker, tmp_path: Path
 ) -> None:
-    big = zstandard.ZstdCompressor().compress(bytes(100)) + bytes(MAX_ENVELOPE_BYTES)
+    big = _body() + bytes(MAX_ENVELOPE_BYTES)
     async with connected_learner(broker) as learner, device(broker, tmp_path / "spool") as it:
         it.spool.append(big, 1)
         it.produce(1)
