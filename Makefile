@@ -22,8 +22,6 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export PYTHONUNBUFFERED := 1
-# Small matrices: a thread pool in each of many processes costs more than it gives.
-export OMP_NUM_THREADS ?= 1
 
 comma := ,
 RUN_EXTRAS := learner$(comma)broker$(comma)ops
@@ -70,7 +68,7 @@ test: $(DEV_STAMP)
 	@if ! command -v mosquitto >/dev/null && ! [ -x /usr/sbin/mosquitto ]; then \
 		echo "!!! mosquitto is not installed: the tests on Mosquitto are SKIPPED (apt-get install mosquitto)" >&2; fi
 	@echo "==> pytest $(ARGS)"
-	@exec $(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest $(ARGS)
 
 check: $(DEV_STAMP)
 	@echo "==> format"

@@ -19,6 +19,8 @@ from shoal.services import backoff
 from shoalctl.tether import tethered
 
 STOP_TIMEOUT_S = 8.0
+# Many processes share few cores: a thread pool in each, for small matrices, only gets in the way.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 MAX_EARLY_DEATHS = 3  # of one process in a row, each within `EARLY_S` of its start
 EARLY_S = 2.0
 
@@ -132,6 +134,7 @@ class Processes:
         with self.log_of(program.name).open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *tethered([*command, *arguments]),
+                env=_ONE_THREAD | os.environ,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
