@@ -156,10 +156,12 @@ class ServerConfig:
     Attributes:
         host: name or address of the parameter server, as its certificate has it.
         port: its gRPC port.
+        backoff_cap_s: the longest wait, in seconds, before another attempt to reach it.
     """
 
     host: str = "127.0.0.1"
     port: int = 8443
+    backoff_cap_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -168,6 +170,7 @@ class ServerConfig:
             ConfigError: a value is out of its range.
         """
         _check_address(self.host, self.port)
+        _within("backoff_cap_s", self.backoff_cap_s, 0.01, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 
 BACKOFF_BASE_S: Final = 0.25
-BACKOFF_CAP_S: Final = 10.0
 GRAPH_DEADLINE_S: Final = 30.0
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
@@ -111,8 +110,9 @@ class Downlink:
                 self._tell_trouble(str(error))
             except Exception as error:  # noqa: BLE001 a service border: acting goes on
                 self._tell_trouble(f"{type(error).__name__}: {error}")
+            cap_s = self._config.backoff_cap_s
             await asyncio.sleep(
-                backoff(self._attempt, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+                backoff(self._attempt, base_s=BACKOFF_BASE_S, cap_s=cap_s, rng=self._rng)
             )
             self._attempt += 1
 

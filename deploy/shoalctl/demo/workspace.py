@@ -127,7 +127,8 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
             },
             "actor": {"chunk_steps": plan.chunk_steps, "max_chunks_per_policy": plan.ahead},
             "broker": {"host": HOST, "port": mqtt_port},
-            "parameter_server": {"host": HOST, "port": grpc_port},
+            # A few devices beside the learner: nobody is hurt when they ask for it often.
+            "parameter_server": {"host": HOST, "port": grpc_port, "backoff_cap_s": 0.2},
         }
     paths = {name: _write(directory / f"{name}.toml", tables) for name, tables in configs.items()}
     return Workspace(
