@@ -10,34 +10,34 @@ from dataclasses import dataclass
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_learner.admission import KnownVersion, KnownVersions
 from cloud_learner.algorithms.interface import Algorithm, load_algorithm
-from cloud_learner.brain import Brain
-from cloud_learner.checkpoint import CheckpointStore
 from cloud_learner.config import LearnerConfig
-from cloud_learner.fleet import Fleet, LearnerFacts
-from cloud_learner.fleet_service import FleetService
+from cloud_learner.downlink.parameter_server import ParameterServer
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.signing import load_signing_key
+from cloud_learner.downlink.version_jumps import VersionJumps
+from cloud_learner.fleet.fleet import Fleet, LearnerFacts
+from cloud_learner.fleet.service import FleetService
 from cloud_learner.grpc_server import GrpcServer, Service
-from cloud_learner.inbox import Inbox
-from cloud_learner.ingest import Ingest, IngestParts
-from cloud_learner.journal import Journal
-from cloud_learner.learner import Learner
-from cloud_learner.metrics import Metrics
+from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.reoffer import last_episodes, last_fingerprint
 from cloud_learner.models.actor_critic import build_model
-from cloud_learner.parameter_server import ParameterServer
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.published import Published
-from cloud_learner.quantize import Quantizer
-from cloud_learner.reoffer import last_episodes, last_fingerprint
-from cloud_learner.replay import Replay
-from cloud_learner.saver import Saver
-from cloud_learner.session_watch import watch_session
-from cloud_learner.signing import load_signing_key
+from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.state_dir import StateDir
-from cloud_learner.subscriber import Subscriber
-from cloud_learner.trainer import Past, Trainer, TrainerParts
-from cloud_learner.training_stats import Progress, TrainingStats
-from cloud_learner.version_jumps import VersionJumps
+from cloud_learner.training.brain import Brain
+from cloud_learner.training.checkpoint import CheckpointStore
+from cloud_learner.training.learner import Learner
+from cloud_learner.training.metrics import Metrics
+from cloud_learner.training.replay import Replay
+from cloud_learner.training.saver import Saver
+from cloud_learner.training.stats import Progress, TrainingStats
+from cloud_learner.training.trainer import Past, Trainer, TrainerParts
+from cloud_learner.uplink.admission import KnownVersion, KnownVersions
+from cloud_learner.uplink.inbox import Inbox
+from cloud_learner.uplink.ingest import Ingest, IngestParts
+from cloud_learner.uplink.session_watch import watch_session
+from cloud_learner.uplink.subscriber import Subscriber
 from shoal.identity import Identity
 from shoal.services import run_services
 from shoal.spaces import EnvSpec

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
-from cloud_learner.inbox import Message
+from cloud_learner.uplink.inbox import Message
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
 from shoal.topics import Topics

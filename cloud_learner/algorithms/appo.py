@@ -22,7 +22,7 @@ from cloud_learner.algorithms.vtrace import vtrace
 from cloud_learner.config import AppoConfig
 from cloud_learner.models.actor_critic import ActorCritic
 from cloud_learner.models.distributions import sampled_kl
-from cloud_learner.replay import Batch
+from cloud_learner.training.replay import Batch
 
 _MIN_STD = 1e-8
 _LOG_RATIO_BOUND = 20.0  # e^20: far beyond any clip, far below overflow

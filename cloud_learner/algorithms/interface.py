@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cloud_learner.config import AppoConfig
 from cloud_learner.models.actor_critic import ActorCritic
-from cloud_learner.replay import Batch
+from cloud_learner.training.replay import Batch
 from shoal.errors import ConfigError
 
 

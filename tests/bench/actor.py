@@ -30,7 +30,7 @@ import torch  # noqa: E402
 from bench.report import Machine, envelope, median, table, this_machine, versions  # noqa: E402
 
 from cloud_learner.models.actor_critic import ActorCritic, build_model  # noqa: E402
-from cloud_learner.quantize import Quantizer  # noqa: E402
+from cloud_learner.quantization.quantize import Quantizer  # noqa: E402
 from edge_agent.actor import Actor  # noqa: E402
 from edge_agent.config import EnvConfig  # noqa: E402
 from edge_agent.env import make_env  # noqa: E402

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from cloud_learner.acks import MAX_ACK_BYTES, MAX_FRAMES, MAX_RUNS_HEARD, Acks
-from cloud_learner.audit import Decided, RunKey
+from cloud_learner.journal.audit import Decided, RunKey
+from cloud_learner.uplink.acks import MAX_ACK_BYTES, MAX_FRAMES, MAX_RUNS_HEARD, Acks
 from shoal.ranges import MAX_SPANS, Ranges
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import MAX_CONTROL_BYTES, unframe

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sim import SimDevice, on_loop, until
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
-from cloud_learner.admission import decide
 from cloud_learner.app import Core, open_core
-from cloud_learner.arrivals import Birth, Report, open_reports
-from cloud_learner.audit import Disposition, RunKey
 from cloud_learner.config import LearnerConfig, OptimiserConfig, TrainingConfig
-from cloud_learner.journal_records import Entry
-from cloud_learner.replay import Admitted
+from cloud_learner.journal.audit import Disposition, RunKey
+from cloud_learner.journal.records import Entry
 from cloud_learner.state_dir import StateDir
+from cloud_learner.training.replay import Admitted
+from cloud_learner.uplink.admission import decide
+from cloud_learner.uplink.arrivals import Birth, Report, open_reports
 from shoal.errors import ConfigError
 from shoal.spaces import Discrete, EnvSpec
 from shoal.trajectory import Chunk, ChunkKey, encode_chunk

@@ -13,7 +13,7 @@ from cloud_learner.algorithms.appo import APPO
 from cloud_learner.algorithms.interface import load_algorithm
 from cloud_learner.config import AppoConfig
 from cloud_learner.models.actor_critic import ActorCritic, build_model
-from cloud_learner.replay import Batch
+from cloud_learner.training.replay import Batch
 from shoal.errors import ConfigError
 from shoal.spaces import Discrete, EnvSpec, Space, unbounded
 

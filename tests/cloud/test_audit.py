@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_learner.audit import Audit, Decided, Disposition, RunReport, audit_run
+from cloud_learner.journal.audit import Audit, Decided, Disposition, RunReport, audit_run
 from shoal.errors import WireError
 from shoal.ranges import Ranges
 from shoal.v1 import device_pb2 as pb

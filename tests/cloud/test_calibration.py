@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from strategies import boxes, cartpole_spec
 
-from cloud_learner.calibration import PROBE_ROWS, probe_observations
+from cloud_learner.training.calibration import PROBE_ROWS, probe_observations
 from shoal.spaces import Box, Discrete, EnvSpec
 
 

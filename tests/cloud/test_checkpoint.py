@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from cloud_learner.algorithms.appo import APPO
-from cloud_learner.checkpoint import Checkpoint, CheckpointStore
 from cloud_learner.config import AppoConfig, OptimiserConfig
-from cloud_learner.learner import Learner
 from cloud_learner.models.actor_critic import build_model
-from cloud_learner.quantize import Quantizer
-from cloud_learner.replay import Batch, Cursor
+from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
+from cloud_learner.training.learner import Learner
+from cloud_learner.training.replay import Batch, Cursor
 from shoal.errors import CheckpointError
 from shoal.ranges import Ranges
 from shoal.spaces import Box, Discrete, EnvSpec

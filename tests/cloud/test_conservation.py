@@ -22,16 +22,16 @@ from hypothesis.stateful import (
 from sim import SimDevice
 from strategies import DIGEST, cartpole_spec, make_chunk
 
-from cloud_learner.acks import Acks
-from cloud_learner.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.arrivals import open_chunks
-from cloud_learner.audit import Decided, Disposition, RunKey, RunReport, audit_run
 from cloud_learner.config import JournalConfig
-from cloud_learner.inbox import Message
-from cloud_learner.journal import Journal
-from cloud_learner.journal_records import Entry
-from cloud_learner.reoffer import reoffer
-from cloud_learner.replay import Admitted, Cursor, Replay
+from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport, audit_run
+from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.records import Entry
+from cloud_learner.journal.reoffer import reoffer
+from cloud_learner.training.replay import Admitted, Cursor, Replay
+from cloud_learner.uplink.acks import Acks
+from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
+from cloud_learner.uplink.arrivals import open_chunks
+from cloud_learner.uplink.inbox import Message
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 from shoal.trajectory import ChunkKey, encode_chunk

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sim import SimDevice, on_loop
 from strategies import cartpole_spec
 
-from cloud_learner.arrivals import Birth, Report, open_reports
-from cloud_learner.audit import Decided, Disposition, RunKey
-from cloud_learner.device_record import DeviceRecord
-from cloud_learner.fleet import STALE_AFTER_S, Fleet, LearnerFacts
-from cloud_learner.training_stats import TrainingStats
+from cloud_learner.fleet.device_record import DeviceRecord
+from cloud_learner.fleet.fleet import STALE_AFTER_S, Fleet, LearnerFacts
+from cloud_learner.journal.audit import Decided, Disposition, RunKey
+from cloud_learner.training.stats import TrainingStats
+from cloud_learner.uplink.arrivals import Birth, Report, open_reports
 from shoal.ranges import Ranges
 from shoal.spaces import Box, Discrete, EnvSpec
 from shoal.v1 import device_pb2 as pb

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_learner.fleet_service import MAX_TRAINING_WATCHES, FleetService
+from cloud_learner.downlink.parameter_server import ParameterServer
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
+from cloud_learner.fleet.service import MAX_TRAINING_WATCHES, FleetService
 from cloud_learner.grpc_server import GrpcServer, Service
-from cloud_learner.parameter_server import ParameterServer
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.published import Published
 from shoal.identity import Identity
 from shoal.policy import Golden
 from shoal.tensors import Array

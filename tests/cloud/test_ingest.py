@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from sim import TOPICS, SimDevice, on_loop, until
 from strategies import DIGEST, cartpole_spec, make_chunk
 
-from cloud_learner.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.arrivals import open_chunks, open_reports
-from cloud_learner.audit import Decided, Disposition, RunKey
 from cloud_learner.config import IngestConfig, JournalConfig
-from cloud_learner.fleet import Fleet, LearnerFacts
-from cloud_learner.inbox import Inbox, Lane, Message
-from cloud_learner.ingest import Ingest, IngestParts
-from cloud_learner.journal import Journal
-from cloud_learner.replay import Replay
-from cloud_learner.training_stats import TrainingStats
+from cloud_learner.fleet.fleet import Fleet, LearnerFacts
+from cloud_learner.journal.audit import Decided, Disposition, RunKey
+from cloud_learner.journal.journal import Journal
+from cloud_learner.training.replay import Replay
+from cloud_learner.training.stats import TrainingStats
+from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
+from cloud_learner.uplink.arrivals import open_chunks, open_reports
+from cloud_learner.uplink.inbox import Inbox, Lane, Message
+from cloud_learner.uplink.ingest import Ingest, IngestParts
 from shoal.errors import WireError
 from shoal.trajectory import Envelope, encode_chunk, encode_envelope
 from shoal.v1 import device_pb2 as pb

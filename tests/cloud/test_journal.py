@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloud_learner.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.config import JournalConfig
-from cloud_learner.journal import Journal
-from cloud_learner.journal_records import Entry, JournalTotals
-from cloud_learner.replay import Cursor
+from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
+from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.records import Entry, JournalTotals
+from cloud_learner.training.replay import Cursor
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 from shoal.trajectory import ChunkKey

@@ -12,9 +12,9 @@ import torch
 from cloud_learner.algorithms.appo import APPO
 from cloud_learner.algorithms.interface import Loss, Targets
 from cloud_learner.config import AppoConfig, OptimiserConfig
-from cloud_learner.learner import Learner
 from cloud_learner.models.actor_critic import ActorCritic, build_model
-from cloud_learner.replay import Batch
+from cloud_learner.training.learner import Learner
+from cloud_learner.training.replay import Batch
 from shoal.errors import CheckpointError
 from shoal.spaces import Discrete, EnvSpec, unbounded
 

@@ -13,8 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
-from cloud_learner.learner import StepMetrics
-from cloud_learner.metrics import LAG_BUCKETS, Metrics, scalars_of
+from cloud_learner.training.learner import StepMetrics
+from cloud_learner.training.metrics import LAG_BUCKETS, Metrics, scalars_of
 from shoal.v1 import fleet_pb2
 
 STEP = StepMetrics(

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_learner.grpc_server import GrpcServer
-from cloud_learner.parameter_server import (
+from cloud_learner.downlink.parameter_server import (
     MAX_STUCK_WATCHES_PER_DEVICE,
     MAX_WATCHES_PER_DEVICE,
     ParameterServer,
     _Offer,
 )
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.published import Published
-from cloud_learner.traffic import Traffic
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
+from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.uplink.traffic import Traffic
 from shoal.identity import Identity
 from shoal.policy import (
     MAX_BUNDLE_BYTES,

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.published import Published
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
 from shoal.errors import PolicyLogError
 from shoal.policy import MAX_GRAPH_BYTES, Golden, decode_bundle, sha256
 from shoal.tensors import Array, decode_tensors

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_learner import published
-from cloud_learner.published import Circumstances, fp32_bytes, read_policy, sign_policy
+from cloud_learner.downlink import published
+from cloud_learner.downlink.published import Circumstances, fp32_bytes, read_policy, sign_policy
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
 from shoal.policy import (
     SIGNING_CONTEXT,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization.quant_utils import quantize_data
 
 from cloud_learner.models.actor_critic import ActorCritic, build_model
-from cloud_learner.quantize import (
+from cloud_learner.quantization.quantize import (
     GOLDEN_ROWS,
     PRECISIONS,
     WEIGHT_MAX,

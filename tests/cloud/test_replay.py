@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
-from cloud_learner.replay import Admitted, Cursor, Replay, collate
+from cloud_learner.training.replay import Admitted, Cursor, Replay, collate
 from shoal.ranges import Ranges
 from shoal.trajectory import ChunkKey
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_learner.session_watch import Heard, needs_renewal
+from cloud_learner.uplink.session_watch import Heard, needs_renewal
 
 
 @pytest.mark.parametrize(

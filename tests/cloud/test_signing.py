@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_learner.signing import load_signing_key
+from cloud_learner.downlink.signing import load_signing_key
 from shoal.errors import IdentityError
 from shoal.identity import Identity
 from shoalctl.pki import FleetPki, Role

@@ -11,8 +11,8 @@ from brokers import FLEET, Broker, Client, identity, nats_broker
 from sim import on_loop, until
 
 from cloud_learner.config import BrokerConfig
-from cloud_learner.inbox import Inbox, Message
-from cloud_learner.subscriber import Subscriber
+from cloud_learner.uplink.inbox import Inbox, Message
+from cloud_learner.uplink.subscriber import Subscriber
 from shoal.errors import IdentityError
 from shoal.identity import Identity
 from shoal.topics import Topics

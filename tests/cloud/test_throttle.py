@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cloud_learner.throttle import MAX_KEYS, Throttle
+from cloud_learner.uplink.throttle import MAX_KEYS, Throttle
 
 
 def test_each_kind_is_told_once_per_interval_with_the_count_since_then() -> None:

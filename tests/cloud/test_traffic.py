@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cloud_learner.traffic import Traffic, TrafficMeter
+from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 
 
 def test_bytes_and_refreshes_add_up_by_caller_and_in_total() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cartpole_spec, make_chunk
 
-from cloud_learner.training_stats import Progress, TrainingStats
+from cloud_learner.training.stats import Progress, TrainingStats
 from shoal.trajectory import Episode
 
 CHUNK = make_chunk(cartpole_spec())

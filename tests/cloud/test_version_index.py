@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_learner import version_index
-from cloud_learner.version_index import VersionIndex
+from cloud_learner.downlink import version_index
+from cloud_learner.downlink.version_index import VersionIndex
 
 
 def test_updates_are_known_after_a_restart(tmp_path: Path) -> None:

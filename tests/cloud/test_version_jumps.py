@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloud_learner.version_jumps import (
+from cloud_learner.downlink.version_jumps import (
     JUMP_INTERVAL_S,
     MAX_JUMP,
     MAX_VERSION_BELIEVED,

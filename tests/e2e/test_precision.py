@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.models.actor_critic import build_model
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.quantize import Quantizer, open_session
+from cloud_learner.quantization.quantize import Quantizer, open_session
 from edge_agent.config import EnvConfig
 from edge_agent.env import make_env
 from edge_agent.policy_store import PolicyStore

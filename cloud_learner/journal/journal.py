@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cloud_learner import journal_schema as schema
-from cloud_learner.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.config import JournalConfig
-from cloud_learner.journal_records import Entry, JournalTotals, Record
-from cloud_learner.replay import Cursor
+from cloud_learner.journal import schema
+from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
+from cloud_learner.journal.records import Entry, JournalTotals, Record
+from cloud_learner.training.replay import Cursor
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 from shoal.trajectory import ChunkKey

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloud_learner.learner import Learner
-from cloud_learner.quantize import Quantizer
+from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.training.learner import Learner
 from shoal.spaces import EnvSpec
 
 

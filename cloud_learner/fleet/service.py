@@ -11,9 +11,9 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
+from cloud_learner.downlink.parameter_server import OPERATORS, ParameterServer
+from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
-from cloud_learner.parameter_server import OPERATORS, ParameterServer
-from cloud_learner.policy_log import PolicyLog
 from shoal.v1 import fleet_pb2 as pb
 from shoal.v1 import fleet_pb2_grpc as rpc
 
@@ -26,7 +26,7 @@ MAX_TRAINING_WATCHES = 64
 
 
 class FleetView(Protocol):
-    """What the learner knows of its devices; `cloud_learner.fleet.Fleet` is one.
+    """What the learner knows of its devices; `cloud_learner.fleet.fleet.Fleet` is one.
 
     Every message is made new for the caller, who may change it.
     """

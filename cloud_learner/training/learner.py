@@ -14,7 +14,7 @@ from torch.optim.adam import adam
 from cloud_learner.algorithms.interface import Algorithm, Targets
 from cloud_learner.config import OptimiserConfig
 from cloud_learner.models.actor_critic import ActorCritic
-from cloud_learner.replay import Batch
+from cloud_learner.training.replay import Batch
 from shoal.errors import CheckpointError
 
 _BETAS = (0.9, 0.999)

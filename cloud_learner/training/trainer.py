@@ -10,25 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_learner.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.arrivals import LEARNER
-from cloud_learner.audit import Disposition
-from cloud_learner.brain import Brain
-from cloud_learner.calibration import probe_observations, rows_of
 from cloud_learner.config import LearnerConfig
-from cloud_learner.fleet import Fleet
-from cloud_learner.journal import Journal
-from cloud_learner.learner import Learner, StepMetrics
-from cloud_learner.metrics import Metrics
-from cloud_learner.parameter_server import ParameterServer
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.published import Published
-from cloud_learner.reoffer import reoffer
-from cloud_learner.replay import Admitted, Batch, Replay, collate
-from cloud_learner.saver import Saver
-from cloud_learner.training_stats import TrainingStats
+from cloud_learner.downlink.parameter_server import ParameterServer
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.version_jumps import VersionJumps
+from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.journal.audit import Disposition
+from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.reoffer import reoffer
+from cloud_learner.training.brain import Brain
+from cloud_learner.training.calibration import probe_observations, rows_of
+from cloud_learner.training.learner import Learner, StepMetrics
+from cloud_learner.training.metrics import Metrics
+from cloud_learner.training.replay import Admitted, Batch, Replay, collate
+from cloud_learner.training.saver import Saver
+from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
-from cloud_learner.version_jumps import VersionJumps
+from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
+from cloud_learner.uplink.arrivals import LEARNER
 from shoal.errors import (
     ConfigError,
     JournalError,

@@ -32,7 +32,7 @@ DERIVED = frozenset({"scale", "zero", "zero_point", "gain", "std", "offset"})
 
 
 class QuantizedPolicy(Protocol):
-    """What is published; `cloud_learner.quantize.Quantized` is one.
+    """What is published; `cloud_learner.quantization.quantize.Quantized` is one.
 
     It is a protocol so that the parameter server's side of the house never imports torch.
     """

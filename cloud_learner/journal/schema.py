@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import struct
 
-from cloud_learner.audit import Disposition
+from cloud_learner.journal.audit import Disposition
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_learner.arrivals import LEARNER, Birth, Report
-from cloud_learner.audit import Audit, Decided, RunKey, RunReport, audit_run
-from cloud_learner.device_record import DeviceRecord, KnownEvent, age
-from cloud_learner.throttle import Throttle
-from cloud_learner.training_stats import TrainingStats
+from cloud_learner.fleet.device_record import DeviceRecord, KnownEvent, age
+from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport, audit_run
+from cloud_learner.training.stats import TrainingStats
+from cloud_learner.uplink.arrivals import LEARNER, Birth, Report
+from cloud_learner.uplink.throttle import Throttle
 from shoal.logs import get_logger
 from shoal.spaces import EnvSpec
 from shoal.v1 import device_pb2 as pb

@@ -14,8 +14,8 @@ from typing import Final, cast
 import torch
 
 from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
-from cloud_learner.learner import LearnerState
-from cloud_learner.replay import Cursor
+from cloud_learner.training.learner import LearnerState
+from cloud_learner.training.replay import Cursor
 from shoal.errors import CheckpointError, WireError
 from shoal.logs import get_logger
 from shoal.ranges import Ranges

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_learner.acks import Acks
-from cloud_learner.admission import Standard
-from cloud_learner.arrivals import Arrival, Refusal, open_chunks, open_reports
-from cloud_learner.audit import Disposition, RunKey
 from cloud_learner.config import IngestConfig
-from cloud_learner.fleet import Fleet
-from cloud_learner.inbox import Inbox
-from cloud_learner.journal import Journal
-from cloud_learner.replay import Admitted, Replay
-from cloud_learner.throttle import Throttle
-from cloud_learner.training_stats import TrainingStats
+from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.journal.audit import Disposition, RunKey
+from cloud_learner.journal.journal import Journal
+from cloud_learner.training.replay import Admitted, Replay
+from cloud_learner.training.stats import TrainingStats
+from cloud_learner.uplink.acks import Acks
+from cloud_learner.uplink.admission import Standard
+from cloud_learner.uplink.arrivals import Arrival, Refusal, open_chunks, open_reports
+from cloud_learner.uplink.inbox import Inbox
+from cloud_learner.uplink.throttle import Throttle
 from shoal.errors import JournalError
 from shoal.logs import get_logger
 from shoal.services import backoff

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cloud_learner.admission import KnownVersions
-from cloud_learner.audit import RunKey, RunReport
-from cloud_learner.brain import Brain
-from cloud_learner.checkpoint import Checkpoint, CheckpointStore
-from cloud_learner.fleet import Fleet
-from cloud_learner.journal import Journal
-from cloud_learner.replay import Replay
+from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.journal.audit import RunKey, RunReport
+from cloud_learner.journal.journal import Journal
+from cloud_learner.training.brain import Brain
+from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
+from cloud_learner.training.replay import Replay
 from cloud_learner.uninterrupted import in_thread_to_the_end
+from cloud_learner.uplink.admission import KnownVersions
 from shoal.errors import CheckpointError, JournalError, ShoalError
 
 

@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from cloud_learner.config import BrokerConfig
-from cloud_learner.inbox import Inbox, Message
+from cloud_learner.uplink.inbox import Inbox, Message
 from shoal.errors import ConnectionFailed, IdentityError
 from shoal.identity import Identity
 from shoal.logs import get_logger

@@ -26,15 +26,15 @@ from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
-from cloud_learner.published import (
+from cloud_learner.downlink.published import (
     Circumstances,
     Published,
     QuantizedPolicy,
     read_policy,
     sign_policy,
 )
-from cloud_learner.version_index import VersionIndex
+from cloud_learner.downlink.version_index import VersionIndex
+from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
 from shoal.logs import get_logger
 from shoal.policy import MAX_GRAPH_BYTES, Manifest, sha256

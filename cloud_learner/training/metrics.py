@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_learner.learner import StepMetrics
+from cloud_learner.training.learner import StepMetrics
 from shoal.logs import get_logger
 from shoal.v1 import fleet_pb2
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_learner.audit import Decided, RunKey
+from cloud_learner.journal.audit import Decided, RunKey
 from shoal.ranges import MAX_SPANS, Ranges
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame

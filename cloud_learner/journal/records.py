@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloud_learner.audit import Disposition
+from cloud_learner.journal.audit import Disposition
 from shoal.trajectory import ChunkKey
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
 from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
-from cloud_learner.policy_log import PolicyLog
-from cloud_learner.published import Published
-from cloud_learner.traffic import Traffic, TrafficMeter
+from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
 from shoal.logs import get_logger
 from shoal.policy import split

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud_learner.fleet import Fleet
-from cloud_learner.ingest import Ingest
-from cloud_learner.subscriber import Subscriber
+from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.uplink.ingest import Ingest
+from cloud_learner.uplink.subscriber import Subscriber
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud_learner.audit import Disposition
+from cloud_learner.journal.audit import Disposition
 from shoal.errors import ChunkRejected
 from shoal.spaces import EnvSpec
 from shoal.trajectory import Chunk, validate_chunk

@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cloud_learner.admission import Standard, Verdict, decide, reject
-from cloud_learner.audit import Disposition
-from cloud_learner.calibration import rows_of
-from cloud_learner.journal import Journal
-from cloud_learner.journal_records import Record
-from cloud_learner.replay import Admitted, Cursor
-from cloud_learner.training_stats import RETURN_WINDOW
+from cloud_learner.journal.audit import Disposition
+from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.records import Record
+from cloud_learner.training.calibration import rows_of
+from cloud_learner.training.replay import Admitted, Cursor
+from cloud_learner.training.stats import RETURN_WINDOW
+from cloud_learner.uplink.admission import Standard, Verdict, decide, reject
 from shoal.errors import WireError
 from shoal.logs import get_logger
 from shoal.tensors import Array

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from cloud_learner.admission import Standard, Verdict, decide, reject
-from cloud_learner.audit import Decided, Disposition, RunKey, RunReport
-from cloud_learner.inbox import Message
-from cloud_learner.journal_records import Entry
+from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
+from cloud_learner.journal.records import Entry
+from cloud_learner.uplink.admission import Standard, Verdict, decide, reject
+from cloud_learner.uplink.inbox import Message
 from shoal.errors import UnsupportedVersion, WireError
 from shoal.noise import RUN_ID_BYTES
 from shoal.spaces import EnvSpec
