@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloud_learner.algorithms.interface import Algorithm, load_algorithm
+from cloud_learner.algorithms.interface import Choice, Setup, load_algorithm
 from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
@@ -21,18 +21,19 @@ from cloud_learner.fleet.fleet import Fleet, LearnerFacts
 from cloud_learner.fleet.service import FleetService
 from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.journal.journal import Journal
-from cloud_learner.journal.reoffer import last_episodes, last_fingerprint
-from cloud_learner.models.actor_critic import build_model
+from cloud_learner.journal.reoffer import last_episodes, last_fingerprint, refill
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import CheckpointStore
 from cloud_learner.training.learner import Learner
 from cloud_learner.training.metrics import Metrics
-from cloud_learner.training.replay import Replay
+from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
+from cloud_learner.training.sources import lag_bound, make_source
 from cloud_learner.training.stats import Progress, TrainingStats
 from cloud_learner.training.trainer import Past, Trainer, TrainerParts
+from cloud_learner.training.transition_replay import TransitionReplay
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions
 from cloud_learner.uplink.inbox import Inbox
 from cloud_learner.uplink.ingest import Ingest, IngestParts
@@ -131,7 +132,7 @@ def open_core(
     Raises:
         ShoalError: Something on disk is damaged or in use, or the configuration does not fit it.
     """
-    algorithm = load_algorithm(config.training.algorithm, config.training.appo)
+    choice = load_algorithm(config.training.algorithm, config.training.settings)
     checkpoints = CheckpointStore(state.checkpoints)
     checkpoint = checkpoints.newest()
     saved_version = checkpoint.version if checkpoint is not None else 0
@@ -150,13 +151,17 @@ def open_core(
     metrics = stack.enter_context(
         Metrics(state.tensorboard, enabled=config.tensorboard, counters=counters)
     )
-    replay = Replay(
-        config.training.replay_steps,
-        checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None,
+    versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
+    replay = make_source(
+        config,
+        choice,
+        version=lambda: versions.highest,
+        cursor=checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None,
     )
+    if checkpoint is not None and isinstance(replay, TransitionReplay):
+        replay.load_state_dict(checkpoint.source, refill(journal, replay.held(checkpoint.source)))
     jumps = VersionJumps(highest=lambda: policy_log.highest_version, wake=replay.wake)
     stats = _stats_of(journal)
-    versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
     for info in policy_log.list():
         known = KnownVersion(info.manifest.updates, info.manifest.digest)
         versions.add(info.manifest.version, known)
@@ -169,6 +174,7 @@ def open_core(
         note_version=jumps.note,
     )
     fleet = Fleet(facts, stats, reports=journal.reports())
+    parameter_server = ParameterServer(policy_log, fleet=config.fleet, note_version=jumps.note)
     parts = TrainerParts(
         journal=journal,
         replay=replay,
@@ -177,7 +183,12 @@ def open_core(
         counters=counters,
         versions=versions,
         policy_log=policy_log,
-        parameter_server=ParameterServer(policy_log, fleet=config.fleet, note_version=jumps.note),
+        parameter_server=parameter_server,
+        publisher=Publisher(
+            PublisherParts(policy_log, parameter_server, versions, jumps, fleet, stats, counters),
+            config.training,
+            data=choice.data,
+        ),
         jumps=jumps,
         saver=Saver(journal, replay, fleet, versions, checkpoints, counters),
         metrics=metrics,
@@ -186,13 +197,14 @@ def open_core(
     trainer = Trainer(
         config,
         parts,
-        build=lambda spec: build_brain(spec, config, algorithm),
+        build=lambda spec: build_brain(spec, config, choice),
+        max_lag=lag_bound(config.training, choice.data),
         past=past,
         rng=rng,
     )
     restored = None
     if checkpoint is not None:
-        restored = build_brain(checkpoint.spec, config, algorithm)
+        restored = build_brain(checkpoint.spec, config, choice)
         restored.learner.load_state_dict(checkpoint.learner)
         restored.learner.resume_at(past.updates if past is not None else 0)
         restored.quantizer.load_state_dict(checkpoint.quantizer)
@@ -216,14 +228,15 @@ def _stats_of(journal: Journal) -> TrainingStats:
     return stats
 
 
-def build_brain(spec: EnvSpec, config: LearnerConfig, algorithm: Algorithm) -> Brain:
+def build_brain(spec: EnvSpec, config: LearnerConfig, choice: Choice) -> Brain:
     """Builds what is trained for a pair of spaces, with fresh weights.
 
     Raises:
         WireError: The spaces are of a kind that no model is made for.
-        ConfigError: The configured network cannot be built.
+        ConfigError: The network cannot be built, or the algorithm cannot act in these spaces.
     """
     training = config.training
-    model = build_model(spec, hidden=training.hidden, seed=config.seed)
-    learner = Learner(model, algorithm, seed=config.seed, config=training.optimiser)
-    return Brain(spec, learner, Quantizer(spec, model, kl_max=training.kl_quantization_max))
+    setup = Setup(spec, training.network, config.seed)
+    learner = Learner(choice.build(setup), name=choice.path)
+    quantizer = Quantizer(learner.policy, kl_max=training.kl_quantization_max)
+    return Brain(spec, learner, quantizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, Literal
 
 from shoal.errors import ConfigError
 
@@ -12,15 +13,22 @@ _MAX_KEEPALIVE_S = 3600
 _MIN_FILE_BYTES = 65_536
 _MIN_POLICIES = 2
 _TOO_HIGH_VERSION = 1 << 61
+UNBOUNDED_LAG: Final = -1
+"""``max_lag`` of a learner that trains from chunks of any age."""
 
 
-def _require(ok: bool, key: str, value: object, allowed: str) -> None:  # noqa: FBT001 - a guard
+def require(ok: bool, key: str, value: object, allowed: str) -> None:  # noqa: FBT001 - a guard
+    """Checks a value of a configuration.
+
+    Raises:
+        ConfigError: It is not `ok`; the message names key, value and what is allowed.
+    """
     if not ok:
         raise ConfigError(f"{key} = {value!r} is out of range: use {allowed}")
 
 
 def _require_port(key: str, port: int, *, lowest: int) -> None:
-    _require(lowest <= port <= _MAX_PORT, key, port, f"a port from {lowest} to 65535")
+    require(lowest <= port <= _MAX_PORT, key, port, f"a port from {lowest} to 65535")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +47,19 @@ class BrokerConfig:
     session_renewal_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _require(bool(self.host), "host", self.host, "a host name or an address")
-        _require(bool(self.client_id), "client_id", self.client_id, "a non-empty name")
+        require(bool(self.host), "host", self.host, "a host name or an address")
+        require(bool(self.client_id), "client_id", self.client_id, "a non-empty name")
         _require_port("port", self.port, lowest=1)
-        _require(
+        require(
             1 <= self.keepalive_s <= _MAX_KEEPALIVE_S, "keepalive_s", self.keepalive_s, "1 to 3600"
         )
-        _require(
+        require(
             0 < self.backoff_base_s <= self.backoff_cap_s,
             "backoff_base_s",
             self.backoff_base_s,
             f"more than 0, at most backoff_cap_s ({self.backoff_cap_s})",
         )
-        _require(
+        require(
             self.session_renewal_s > 0,
             "session_renewal_s",
             self.session_renewal_s,
@@ -67,7 +75,7 @@ class ServerConfig:
     port: int = 50_051
 
     def __post_init__(self) -> None:
-        _require(bool(self.host), "host", self.host, "a host name or an address")
+        require(bool(self.host), "host", self.host, "a host name or an address")
         _require_port("port", self.port, lowest=0)
 
 
@@ -87,9 +95,9 @@ class IngestConfig:
     def __post_init__(self) -> None:
         for key in ("max_queued_messages", "max_batch_messages", "max_message_bytes"):
             value: int = getattr(self, key)
-            _require(value >= 1, f"{key}", value, "1 or more")
-        _require(self.ack_repeat_s > 0, "ack_repeat_s", self.ack_repeat_s, "more than 0")
-        _require(
+            require(value >= 1, f"{key}", value, "1 or more")
+        require(self.ack_repeat_s > 0, "ack_repeat_s", self.ack_repeat_s, "more than 0")
+        require(
             self.ack_repeat_window_s >= 0,
             "ack_repeat_window_s",
             self.ack_repeat_window_s,
@@ -110,8 +118,8 @@ class JournalConfig:
     max_file_bytes: int = 0
 
     def __post_init__(self) -> None:
-        _require(self.retain_bytes >= 0, "retain_bytes", self.retain_bytes, "0 or more")
-        _require(
+        require(self.retain_bytes >= 0, "retain_bytes", self.retain_bytes, "0 or more")
+        require(
             self.max_file_bytes == 0 or self.max_file_bytes >= _MIN_FILE_BYTES,
             "max_file_bytes",
             self.max_file_bytes,
@@ -120,118 +128,96 @@ class JournalConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class AppoConfig:
-    """Hyper-parameters of APPO (see ``cloud_learner.algorithms.appo``)."""
+class NetworkConfig:
+    """Which network is trained; ``[training.network]``.
 
-    gamma: float = 0.99
-    trace_lambda: float = 0.95
-    rho_bar: float = 1.0
-    c_bar: float = 1.0
-    clip: float = 0.2
-    dual_clip: float | None = None
-    entropy_coef: float = 0.005
-    value_coef: float = 0.5
-    value_loss: str = "huber"
-    normalize_advantages: bool = True
+    ``kind`` is ``mlp``, ``cnn`` (a conv stack for every image, then dense layers), ``lstm`` or
+    ``attention`` (the same with memory behind it), or ``module:function``: a torso of your own,
+    called with ``(inputs, network)``, giving an ``nn.Sequential`` of Linear, ReLU and Tanh.
+    ``auto`` is ``cnn`` where an observation has an image in it, else ``mlp``. ``hidden`` are the
+    widths of the dense layers (behind a conv stack one of 512 is usual), ``memory`` is the
+    number of LSTM units, or the width of keys and values of the attention, which looks back over
+    ``window`` steps, the present one included. ``normalize`` shifts and scales numbers that are
+    observed to mean 0 and variance 1. ``quantization_aware`` trains the int8 policy itself.
+    """
 
-    def __post_init__(self) -> None:
-        for key in ("gamma", "trace_lambda"):
-            value: float = getattr(self, key)
-            _require(0.0 <= value <= 1.0, f"{key}", value, "0 to 1")
-        for key in ("rho_bar", "c_bar", "clip"):
-            value = getattr(self, key)
-            _require(value > 0.0, f"{key}", value, "more than 0")
-        for key in ("entropy_coef", "value_coef"):
-            value = getattr(self, key)
-            _require(value >= 0.0, f"{key}", value, "0 or more")
-        _require(
-            self.dual_clip is None or self.dual_clip > 1.0,
-            "dual_clip",
-            self.dual_clip,
-            "more than 1, or leave it out",
-        )
-        _require(
-            self.value_loss in {"mse", "clipped", "huber"},
-            "value_loss",
-            self.value_loss,
-            "mse, clipped or huber",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OptimiserConfig:
-    """How one batch becomes optimiser updates: Adam over ``epochs`` x ``minibatches``."""
-
-    learning_rate: float = 1e-3
-    final_learning_rate: float | None = None
-    anneal_updates: int = 0
-    adam_eps: float = 1e-5
-    epochs: int = 4
-    minibatches: int = 4
-    max_grad_norm: float = 0.5
+    kind: str = "auto"
+    hidden: tuple[int, ...] = (64, 64)
+    memory: int = 64
+    window: int = 16
+    normalize: bool = False
+    quantization_aware: bool = False
 
     def __post_init__(self) -> None:
-        for key in ("learning_rate", "adam_eps", "max_grad_norm"):
-            value: float = getattr(self, key)
-            _require(value > 0.0, f"{key}", value, "more than 0")
-        for key in ("epochs", "minibatches"):
-            count: int = getattr(self, key)
-            _require(count >= 1, f"{key}", count, "1 or more")
-        _require(
-            self.anneal_updates >= 0,
-            "anneal_updates",
-            self.anneal_updates,
-            "0 (constant) or more",
+        require(
+            self.kind in {"auto", "mlp", "cnn", "lstm", "attention"} or ":" in self.kind,
+            "kind",
+            self.kind,
+            "auto, mlp, cnn, lstm, attention or a path module:function",
         )
+        require(
+            len(self.hidden) >= 1 and all(width >= 1 for width in self.hidden),
+            "hidden",
+            self.hidden,
+            "one or more widths of 1 or more",
+        )
+        require(self.memory >= 1, "memory", self.memory, "1 or more")
+        require(self.window >= 2, "window", self.window, "2 or more steps")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
     """What is trained, from how much, and how often it is published.
 
-    ``batch_steps`` and ``replay_steps`` count transitions; ``publish_interval`` and ``max_lag``
-    count optimiser updates (``publish_interval = 0`` publishes after every batch). While two
-    batches or more wait, up to ``catch_up_batches`` are trained between publications, so that
-    devices which pace themselves by policy versions let the learner catch up.
+    ``algorithm`` names a class, which says whether it trains from rollouts, each once, or from
+    transitions, drawn many times; ``settings`` are its own. ``batch_steps`` (of rollouts) and
+    ``replay_steps`` count transitions; ``publish_interval`` and ``max_lag`` count optimiser
+    updates. Left out, ``max_lag`` is 128 for rollouts and unbounded for transitions, -1 is
+    unbounded; ``replay_steps`` is 65,536 and 1,000,000. ``publish_interval = 0`` publishes after
+    every batch of rollouts, and every 100 updates from transitions. A learner that is about to wait
+    for data publishes what it has, and while it only stores transitions a version for every
+    ``publish_interval`` of them, so that devices which pace themselves by versions never stall.
+    While two batches or more wait, up to ``catch_up_batches`` are trained between publications.
+
+    ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
+    ``lockstep_devices`` devices made under the newest version, in the order of their names.
     """
 
+    algorithm: str = "cloud_learner.algorithms.appo:APPO"
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    settings: dict[str, object] = field(default_factory=dict)
+    mode: Literal["async", "lockstep"] = "async"
     batch_steps: int = 2048
     publish_interval: int = 0
-    max_lag: int = 128
+    max_lag: int | None = None
     catch_up_batches: int = 4
-    replay_steps: int = 65_536
+    replay_steps: int | None = None
+    lockstep_devices: int = 1
+    lockstep_chunks: int = 1
     threads: int = 1
-    algorithm: str = "cloud_learner.algorithms.appo:APPO"
-    hidden: tuple[int, ...] = (64, 64)
     kl_quantization_max: float = 0.01
-    appo: AppoConfig = field(default_factory=AppoConfig)
-    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
 
     def __post_init__(self) -> None:
-        _require(self.batch_steps >= 1, "batch_steps", self.batch_steps, "1 or more")
-        _require(
-            self.publish_interval >= 0,
-            "publish_interval",
-            self.publish_interval,
-            "0 (each batch) or more",
+        require(self.batch_steps >= 1, "batch_steps", self.batch_steps, "1 or more")
+        require(self.publish_interval >= 0, "publish_interval", self.publish_interval, "0 or more")
+        require(self.catch_up_batches >= 1, "catch_up_batches", self.catch_up_batches, "1 or more")
+        require(
+            self.max_lag is None or self.max_lag >= UNBOUNDED_LAG,
+            "max_lag",
+            self.max_lag,
+            "0 or more updates, -1 for unbounded, or leave it out",
         )
-        _require(self.catch_up_batches >= 1, "catch_up_batches", self.catch_up_batches, "1 or more")
-        _require(self.max_lag >= 0, "max_lag", self.max_lag, "0 or more updates")
-        _require(
-            self.replay_steps >= self.batch_steps,
+        require(
+            self.replay_steps is None or self.replay_steps >= self.batch_steps,
             "replay_steps",
             self.replay_steps,
             f"batch_steps ({self.batch_steps}) or more",
         )
-        _require(self.threads >= 1, "threads", self.threads, "1 or more")
-        _require(":" in self.algorithm, "algorithm", self.algorithm, "a path module:Class")
-        _require(
-            len(self.hidden) >= 1 and all(width >= 1 for width in self.hidden),
-            "hidden",
-            self.hidden,
-            "one or more widths of 1 or more",
-        )
-        _require(
+        for key in ("threads", "lockstep_devices", "lockstep_chunks"):
+            count: int = getattr(self, key)
+            require(count >= 1, key, count, "1 or more")
+        require(":" in self.algorithm, "algorithm", self.algorithm, "a path module:Class")
+        require(
             self.kl_quantization_max > 0.0,
             "kl_quantization_max",
             self.kl_quantization_max,
@@ -244,8 +230,8 @@ class LearnerConfig:
     """Everything ``shoal learner run`` needs.
 
     >>> config = load_config(LearnerConfig, Path("learner.toml"))
-    >>> config.training.max_lag
-    128
+    >>> config.training.batch_steps
+    2048
 
     ``policies_after_version`` is for a fleet whose learner lost its ``state_dir``: new policy
     versions are above it, as devices accept nothing below what they hold.
@@ -266,18 +252,18 @@ class LearnerConfig:
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
-        _require(bool(self.fleet), "fleet", self.fleet, "the fleet's name")
-        _require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
-        _require(
+        require(bool(self.fleet), "fleet", self.fleet, "the fleet's name")
+        require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
+        require(
             self.checkpoint_interval_s >= 0.0,
             "checkpoint_interval_s",
             self.checkpoint_interval_s,
             "0 (at every publish) or more",
         )
-        _require(
+        require(
             self.policies_kept >= _MIN_POLICIES, "policies_kept", self.policies_kept, "2 or more"
         )
-        _require(
+        require(
             0 <= self.policies_after_version < _TOO_HIGH_VERSION,
             "policies_after_version",
             self.policies_after_version,

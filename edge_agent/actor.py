@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 
 from edge_agent.env import Environments, Step
 from edge_agent.policy import Binding, Policy
-from shoal.errors import ConfigError, PolicyRejected, ShoalError
+from edge_agent.priorities import td_errors
+from edge_agent.safe_action import safe_actions
+from shoal.errors import PolicyRejected, ShoalError
+from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
-from shoal.spaces import Discrete, EnvSpec, Space, action_dtype, action_shape, observation_box
+from shoal.spaces import EnvSpec
 from shoal.tensors import Array
 from shoal.trajectory import Chunk, Episode
 
@@ -57,9 +60,9 @@ class Control:
 
     Attributes:
         hz: Steps a second, by absolute deadlines; None steps as fast as it can.
-        safe_action: The action of one environment where no policy acts, in the environment's own
-            terms: one number for Discrete, the values in C order for Box. None is the first of
-            Discrete, or zero brought within the bounds of Box.
+        safe_action: The action of one environment where no policy acts, as numbers in the
+            environment's own terms, leaf after leaf. None is the first of what is discrete, and
+            zero brought within the bounds of a Box.
     """
 
     hz: float | None = None
@@ -129,6 +132,8 @@ class Actor:
         self._schedule = (
             None if control.hz is None else _Schedule(control.hz, clock or MonotonicClock())
         )
+        self._layout = ObservationLayout.of(self._spec.observation)
+        self._action = ActionLayout.of(self._spec.action)
         self._unstopped = threading.Event()
         self._bound: tuple[Policy, Binding] | None = None
         self._observation: Array = environments.reset()  # one array, which each step fills anew
@@ -151,11 +156,17 @@ class Actor:
         counters, environments, schedule = self.counters, self._environments, self._schedule
         first_step = counters.vector_steps
         binding = self._bind(policy)
-        columns = _Columns(self._spec, self._steps, environments.num_envs)
+        columns = _Columns(self._layout, self._action, self._steps, environments.num_envs)
+        columns.begin(binding, policy)
         noise = noise_block(
-            self._run_id, first_step, self._steps, environments.num_envs, self._spec.action
+            self._run_id,
+            first_step,
+            self._steps,
+            environments.num_envs,
+            self._spec.action,
+            policy.manifest.noise_correlation,
         )
-        observation, action = self._observation, binding.action
+        observation, action, memory = self._observation, binding.action, policy.memory
         for t in range(self._steps):
             if stop.is_set():
                 raise RolloutStopped("the rollout was stopped; its steps are not recorded")
@@ -163,26 +174,32 @@ class Actor:
                 counters.deadline_misses += schedule.wait(stop)
             columns.observations[t] = observation
             binding.noise[...] = noise[t]
-            binding.run()
-            if not binding.finite():
-                counters.non_finite += 1
-                raise PolicyRejected(
-                    "non_finite",
-                    f"policy {policy.version} gave NaN or infinity; nothing acted on it",
-                )
+            self._decide(policy, binding)
             columns.actions[t] = action
             columns.log_probs[t] = binding.log_prob
+            if columns.values is not None:
+                columns.values[t] = binding.values
             step = environments.step(action)
             counters.vector_steps += 1
             columns.rewards[t] = step.rewards
+            if memory:
+                binding.state[...] = binding.next_state
             if step.endings:
                 columns.end(t, step)
                 counters.episodes += len(step.endings)
+                if memory:
+                    binding.state[[ending.env for ending in step.endings]] = 0.0
         columns.observations[self._steps] = observation
+        if columns.values is not None:
+            # What the last observation is worth, by a run that nobody acts on.
+            self._decide(policy, binding)
+            columns.values[self._steps] = binding.values
         return columns.chunk(policy, self._spec.fingerprint, first_step)
 
     def safe_steps(self, steps: int, stop: threading.Event | None = None) -> None:
         """Steps with the safe action; nothing is recorded but the counters.
+
+        A policy that acts afterwards remembers nothing of what was before.
 
         Args:
             steps: How often.
@@ -192,6 +209,8 @@ class Actor:
             EnvironmentFault: An environment raised or broke its contract.
         """
         stop = stop or self._unstopped
+        if self._bound is not None:
+            self._bound[1].state[...] = 0.0
         for _ in range(steps):
             if stop.is_set():
                 return
@@ -201,10 +220,24 @@ class Actor:
             self.counters.vector_steps += 1
             self.counters.episodes += len(step.endings)
 
+    def _decide(self, policy: Policy, binding: Binding) -> None:
+        binding.run()
+        if not binding.finite():
+            self.counters.non_finite += 1
+            raise PolicyRejected(
+                "non_finite",
+                f"policy {policy.version} gave NaN or infinity; nothing acted on it",
+            )
+
     def _bind(self, policy: Policy) -> Binding:
-        if self._bound is None or self._bound[0] is not policy:
-            self._bound = (policy, policy.bind(self._observation))
-        return self._bound[1]
+        before = self._bound
+        if before is not None and before[0] is policy:
+            return before[1]
+        binding = policy.bind(self._observation)
+        if before is not None and before[0].memory == policy.memory:
+            binding.state[...] = before[1].state  # an episode goes on under the next version
+        self._bound = (policy, binding)
+        return binding
 
 
 class _Schedule:
@@ -236,20 +269,30 @@ class _Schedule:
 class _Columns:
     """The arrays of a chunk in the making; the chunk takes them over."""
 
-    def __init__(self, spec: EnvSpec, steps: int, envs: int) -> None:
-        box = observation_box(spec)
-        self.observations: Array = np.empty((steps + 1, envs, *box.shape), box.dtype)
-        self.actions: Array = np.empty(
-            (steps, envs, *action_shape(spec.action)), action_dtype(spec.action)
+    def __init__(
+        self, observation: ObservationLayout, action: ActionLayout, steps: int, envs: int
+    ) -> None:
+        self.observations: Array = np.empty(
+            (steps + 1, envs, *observation.shape), observation.dtype
         )
+        self.actions: Array = np.empty((steps, envs, *action.shape), action.dtype)
         self.log_probs: NDArray[np.float32] = np.empty((steps, envs), np.float32)
         self.rewards: NDArray[np.float32] = np.empty((steps, envs), np.float32)
         self.terminated: NDArray[np.bool_] = np.zeros((steps, envs), np.bool_)
         self.truncated: NDArray[np.bool_] = np.zeros((steps, envs), np.bool_)
+        self.values: NDArray[np.float32] | None = None
+        self._initial_state: NDArray[np.float32] | None = None
         self._episodes: list[Episode] = []
         self._final_index: list[int] = []
         self._finals: list[Array] = []
         self._envs = envs
+
+    def begin(self, binding: Binding, policy: Policy) -> None:
+        """What a policy remembers before the first step, and room for its Q-values."""
+        if policy.memory:
+            self._initial_state = binding.state.copy()
+        if binding.values is not None:
+            self.values = np.empty((len(self.observations), *binding.values.shape), np.float32)
 
     def end(self, t: int, step: Step) -> None:
         self.terminated[t] = step.terminated
@@ -265,7 +308,7 @@ class _Columns:
         )
         for k, final in enumerate(self._finals):
             finals[k] = final
-        return Chunk(
+        chunk = Chunk(
             spec_fingerprint=fingerprint,
             policy_version=policy.version,
             policy_digest=policy.digest,
@@ -279,39 +322,9 @@ class _Columns:
             final_index=np.array(self._final_index, np.int32),
             final_observations=finals,
             episodes=tuple(self._episodes),
+            initial_state=self._initial_state,
         )
-
-
-def safe_actions(space: Space, given: Sequence[float] | None, envs: int) -> Array:
-    """The safe action for each environment, as a policy would give it: `[N, ...]`.
-
-    Args:
-        space: the action space.
-        given: `Control.safe_action`.
-        envs: N.
-
-    Raises:
-        ConfigError: it is not one of the space.
-    """
-    shape = action_shape(space)
-    if isinstance(space, Discrete):
-        value = space.start if given is None else given[0] if len(given) == 1 else math.nan
-        if value not in range(space.start, space.start + space.n):
-            raise ConfigError(
-                f"actor.safe_action is {given}: give one whole number from {space.start} to"
-                f" {space.start + space.n - 1}"
-            )
-        return np.full(envs, int(value) - space.start, action_dtype(space))
-    if given is None:
-        one = np.clip(np.zeros(shape), space.low, space.high)
-    else:
-        size = math.prod(shape)
-        if len(given) != size:
-            raise ConfigError(f"actor.safe_action has {len(given)} values: give {size}")
-        one = np.array(given, np.float64).reshape(shape)
-        if not ((space.low <= one) & (one <= space.high)).all():
-            raise ConfigError(
-                f"actor.safe_action is {list(given)}: give values between"
-                f" {space.low.ravel().tolist()} and {space.high.ravel().tolist()}"
-            )
-    return np.broadcast_to(one, (envs, *shape)).astype(action_dtype(space))
+        if self.values is None:
+            return chunk
+        gamma = policy.manifest.priority_gamma
+        return replace(chunk, priorities=td_errors(self.values, chunk, gamma))

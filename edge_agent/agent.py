@@ -7,12 +7,13 @@ import secrets
 import threading
 import time
 
-from edge_agent.actor import Actor, Control, RolloutStopped, safe_actions
+from edge_agent.actor import Actor, Control, RolloutStopped
 from edge_agent.config import ActorConfig, AgentConfig
 from edge_agent.downlink import Downlink
 from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.policy_store import PolicyStore
+from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.uplink import Uplink

@@ -4,62 +4,27 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from cryptography import x509
 
-from edge_agent.actor import safe_actions
 from edge_agent.agent import policy_key
 from edge_agent.config import ActorConfig, AgentConfig
 from edge_agent.connection import Address, Connection
 from edge_agent.downlink import reach
 from edge_agent.env import EnvironmentFault, Environments, make_env, one_line
+from edge_agent.env_check import step_time
+from edge_agent.finding import Finding, Level, fault, skipped
+from edge_agent.safe_action import own_terms, safe_actions
 from edge_agent.spool_look import look
-from edge_agent.trial import Trial, attempt
+from edge_agent.trial import attempt
 from shoal.errors import IdentityError, ShoalError
 from shoal.identity import Identity
-from shoal.spaces import Discrete, observation_box
+from shoal.spaces import Discrete
 from shoal.topics import Topics, check_device_id
 
 REACH_TIMEOUT_S = 5.0
 _SPACE_CHARACTERS = 120
-
-
-class Level(StrEnum):
-    """How a look ended.
-
-    `warn` does not keep an agent from running; `skipped` was not looked at, as what it needs has a
-    fault of its own.
-    """
-
-    OK = "ok"
-    WARN = "warn"
-    FAULT = "fault"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one look found.
-
-    Attributes:
-        name: what was looked at.
-        level: whether an agent could use it.
-        detail: one line for a person: what is there, or what is wrong and what to do.
-        exit_code: 0, or the code of the error.
-    """
-
-    name: str
-    level: Level
-    detail: str
-    exit_code: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """Whether an agent could use it."""
-        return self.level in (Level.OK, Level.WARN)
 
 
 async def check(config: AgentConfig) -> Sequence[Finding]:
@@ -73,32 +38,19 @@ async def check(config: AgentConfig) -> Sequence[Finding]:
     findings += _environment(config)
     findings.append(await _look("spool", lambda: _spool(config)))
     if identity is None:
-        return [*findings, _skipped("broker"), _skipped("parameter_server")]
+        return [*findings, skipped("broker"), skipped("parameter_server")]
     known = identity
     findings.append(await _look("broker", lambda: _broker(config, known)))
     findings.append(await _look("parameter_server", lambda: _parameter_server(config, known)))
     return findings
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
-    """The code of the first fault, or 0."""
-    return next((each.exit_code for each in findings if each.level is Level.FAULT), 0)
-
-
 async def _look(name: str, look_at: Callable[[], Awaitable[Finding | str]]) -> Finding:
     try:
         found = await look_at()
     except ShoalError as error:
-        return _fault(name, error)
+        return fault(name, error)
     return found if isinstance(found, Finding) else Finding(name, Level.OK, found)
-
-
-def _fault(name: str, error: ShoalError) -> Finding:
-    return Finding(name, Level.FAULT, str(error), error.exit_code)
-
-
-def _skipped(name: str, needs: str = "identity") -> Finding:
-    return Finding(name, Level.SKIPPED, f"it needs the {needs}, which has a fault")
 
 
 async def _identity(config: AgentConfig) -> str:
@@ -110,7 +62,7 @@ async def _identity(config: AgentConfig) -> str:
 
 async def _clock(identity: Identity | None) -> Finding:
     if identity is None:
-        return _skipped("clock")
+        return skipped("clock")
     return await _look("clock", lambda: _certificate_dates(identity))
 
 
@@ -137,16 +89,16 @@ def _environment(config: AgentConfig) -> Sequence[Finding]:
             return [*_tried(envs, config), _safe_action(envs, config.actor)]
     except ShoalError as error:
         rest = ("step_time", "safe_action")
-        return [_fault("environment", error), *(_skipped(name, "environment") for name in rest)]
+        return [fault("environment", error), *(skipped(name, "environment") for name in rest)]
 
 
 def _tried(envs: Environments, config: AgentConfig) -> Sequence[Finding]:
     name, spec = "environment", envs.spec
     try:
-        trial = attempt(envs.copies, observation_box(spec), seed=config.env.seed or 0)
+        trial = attempt(envs.copies, spec.observation, seed=config.env.seed or 0)
     except EnvironmentFault as error:
-        fault = EnvironmentFault(f"{spec.env_id}: {error}")
-        return [_fault(name, fault), _skipped("step_time", name)]
+        named = EnvironmentFault(f"{spec.env_id}: {error}")
+        return [fault(name, named), skipped("step_time", name)]
     spaces = (envs.copies[0].observation_space, envs.copies[0].action_space)
     seen, does = (one_line(space, _SPACE_CHARACTERS) for space in spaces)
     detail = (
@@ -158,33 +110,14 @@ def _tried(envs: Environments, config: AgentConfig) -> Sequence[Finding]:
     return [finding, step_time(trial, envs.num_envs, config.actor.control_hz)]
 
 
-def step_time(trial: Trial, envs: int, control_hz: float | None) -> Finding:
-    """Whether the environments alone leave time for a policy.
-
-    Args:
-        trial: how long they took.
-        envs: how many are stepped one after another.
-        control_hz: the rate to hold, steps of all environments a second; None: any.
-    """
-    took = f"one step takes {trial.step_ms:.3g} ms"
-    took += f" ({envs} environments, one after another)" if envs > 1 else ""
-    if control_hz is None:
-        return Finding("step_time", Level.OK, f"{took}, without the policy; no control_hz is set")
-    allowed_ms = 1000 / control_hz
-    allows = f"control_hz = {control_hz:g} allows {allowed_ms:.3g} ms"
-    if trial.step_ms > allowed_ms:
-        advice = "lower actor.control_hz" + (" or env.num_envs" if envs > 1 else "")
-        return Finding("step_time", Level.FAULT, f"{took}, {allows}: {advice}", exit_code=1)
-    return Finding("step_time", Level.OK, f"{took}, without the policy; {allows}")
-
-
 def _safe_action(envs: Environments, actor: ActorConfig) -> Finding:
     name, space = "safe_action", envs.spec.action
     try:
         action = safe_actions(space, actor.safe_action, 1)[0]
     except ShoalError as error:
-        return _fault(name, error)
-    shown = one_line((action + space.start if isinstance(space, Discrete) else action).tolist())
+        return fault(name, error)
+    numbers = own_terms(space, action)
+    shown = one_line(numbers[0] if isinstance(space, Discrete) else numbers)
     used = actor.before_policy == "safe_action"
     detail = (
         f'before_policy = "safe_action" takes action {shown} until there is a policy'

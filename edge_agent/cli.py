@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.config import AgentConfig
+from edge_agent.config import ActorConfig, AgentConfig, EnvConfig
+from edge_agent.finding import Finding, Level, exit_code
 from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
 from shoal.logs import setup_logging
@@ -53,6 +55,17 @@ SetOption = Annotated[
     typer.Option("--set", help="Any other key, such as actor.chunk_steps=32.", metavar="KEY=VALUE"),
 ]
 LevelOption = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+EnvArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ENV]", help="Look at this environment alone: a gymnasium id, or module:attr."
+    ),
+]
+KwargsOption = Annotated[
+    list[str] | None,
+    typer.Option("--kwargs", help="An argument of ENV's constructor.", metavar="KEY=VALUE"),
+]
+HzOption = Annotated[float | None, typer.Option("--control-hz", help="Steps a second to hold.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
 
@@ -104,6 +117,9 @@ def run_command(
 @agent_app.command("check")
 def check_command(
     *,
+    environment: EnvArgument = None,
+    kwargs: KwargsOption = None,
+    control_hz: HzOption = None,
     config: ConfigOption = None,
     fleet: FleetOption = None,
     identity: IdentityOption = None,
@@ -116,25 +132,49 @@ def check_command(
     settings: SetOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Look at the identity, clock, environment, spool, broker and server; start nothing."""
-    loaded = load_config(
-        AgentConfig,
-        config,
-        overrides=overrides(
-            fleet=fleet,
-            identity=identity,
-            state_dir=state_dir,
-            env=env,
-            num_envs=num_envs,
-            seed=seed,
-            broker=broker,
-            server=server,
-            settings=settings,
-        ),
-    )
-    from edge_agent.check import Level, check, exit_code
+    """Look at all that an agent needs, or at an environment alone; start nothing.
 
-    findings = asyncio.run(check(loaded))
+    With ENV: whether it keeps its contract. Without: identity, clock, environment, spool, broker
+    and server of a configuration.
+    """
+    findings: Sequence[Finding]
+    if environment is not None:
+        fleet_flags = (config, fleet, identity, state_dir, env, broker, server, settings)
+        if any(flag is not None for flag in fleet_flags):
+            raise ConfigError(
+                f"{environment} is looked at alone, with --kwargs, --num-envs, --seed and"
+                " --control-hz: leave it out to check a configuration"
+            )
+        from edge_agent.env_check import check_environment
+
+        alone = EnvConfig(environment, num_envs or 1, seed, keyword_arguments(kwargs))
+        rate = ActorConfig(control_hz=control_hz).control_hz
+        findings = check_environment(alone, control_hz=rate)
+        _print(findings, output)
+        raise typer.Exit(min(1, exit_code(findings)))
+    if kwargs:
+        raise ConfigError("--kwargs goes with ENV: write them under [env.kwargs] of the file")
+    from edge_agent.check import check
+
+    flags = overrides(
+        fleet=fleet,
+        identity=identity,
+        state_dir=state_dir,
+        env=env,
+        num_envs=num_envs,
+        seed=seed,
+        broker=broker,
+        server=server,
+        settings=settings,
+    )
+    if control_hz is not None:
+        flags["actor.control_hz"] = Flag("--control-hz", control_hz)
+    findings = asyncio.run(check(load_config(AgentConfig, config, overrides=flags)))
+    _print(findings, output)
+    raise typer.Exit(exit_code(findings))
+
+
+def _print(findings: Sequence[Finding], output: Output) -> None:
     if output is Output.JSON:
         items = [
             {
@@ -147,12 +187,26 @@ def check_command(
             for each in findings
         ]
         typer.echo(json.dumps({"schema": "shoal.v1.AgentCheck", "items": items}))
-    else:
-        for each in findings:
-            loud = each.level in (Level.WARN, Level.FAULT)
-            level = each.level.upper() if loud else each.level.lower()
-            typer.echo(f"{level:9}{each.name:18}{each.detail}")
-    raise typer.Exit(exit_code(findings))
+        return
+    for each in findings:
+        loud = each.level in (Level.WARN, Level.FAULT)
+        level = each.level.upper() if loud else each.level.lower()
+        typer.echo(f"{level:9}{each.name:18}{each.detail}")
+
+
+def keyword_arguments(given: Sequence[str] | None) -> dict[str, object]:
+    """Those of an environment's constructor, each given as key=value.
+
+    Raises:
+        ConfigError: one is not that.
+    """
+    found: dict[str, object] = {}
+    for each in given or ():
+        key, equals, text = each.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise ConfigError(f"--kwargs {each!r}: give KEY=VALUE, such as render_mode=rgb_array")
+        found[key.strip()] = _value(text)
+    return found
 
 
 def overrides(

@@ -63,7 +63,8 @@ class ActorConfig:
         chunk_steps: T, steps in a chunk.
         control_hz: rate of control in steps a second; None acts as fast as it can.
         before_policy: what to do until the first policy arrives: "wait", or step "safe_action".
-        safe_action: the action of one environment; None means action zero, clipped to its bounds.
+        safe_action: the action of one environment, numbers in its own terms, leaf after leaf; None
+            means the first value of what is discrete, and zero within the bounds of a Box.
         max_chunks_per_policy: chunks to record under one version before waiting for a newer one;
             0 never waits.
         pace_timeout_s: how long that wait may last, in seconds; acting then goes on regardless.

@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.config import EnvConfig
-from shoal.errors import EnvironmentFailed, WireError
-from shoal.spaces import Box, Discrete, EnvSpec, Space
+from edge_agent.gym_spaces import converter, to_space
+from edge_agent.rows import Misfit, Rows
+from shoal.errors import EnvironmentFailed
+from shoal.spaces import Box, EnvSpec, Space
 from shoal.tensors import Array
 
 _LINE_CHARACTERS = 300
@@ -42,7 +44,7 @@ class Ending:
 
     Attributes:
         env: index n of the environment.
-        final_observation: its true last observation, `[*obs]`, the environment's dtype.
+        final_observation: its true last observation, one row of `Step.observations`.
         total_return: sum of the raw rewards over the whole episode.
         length: environment steps over the whole episode.
     """
@@ -58,8 +60,8 @@ class Step:
     """What one step of all environments gave; the next step overwrites the arrays.
 
     Attributes:
-        observations: `[N, *obs]` in the environment's dtype: what to act on next. Where an episode
-            ended this is the first observation of the next one.
+        observations: `[N, *shape]` as their `ObservationLayout` has it: what to act on next. Where
+            an episode ended this is the first observation of the next one.
         rewards: float32 `[N]`.
         terminated: bool `[N]`, the task is over: nothing follows.
         truncated: bool `[N]`, cut short: the final observation has a value.
@@ -94,19 +96,21 @@ class Environments:
         """
         first = copies[0]
         registered = first.spec
-        box = _observation_space(env_id, first.observation_space)
+        observation = _space(env_id, "observation", first.observation_space)
         self.spec = EnvSpec(
             env_id=env_id,
-            observation=box,
-            action=_action_space(env_id, first.action_space),
+            observation=observation,
+            action=_space(env_id, "action", first.action_space),
             reward_threshold=None if registered is None else registered.reward_threshold,
             max_episode_steps=None if registered is None else registered.max_episode_steps,
         )
         self.num_envs = len(copies)
         self._copies = list(copies)
         self._seed = seed
-        self._shape = box.shape
-        self._observations = np.zeros((self.num_envs, *box.shape), box.dtype)
+        self._rows = Rows(observation, self.num_envs)
+        self._observations = self._rows.array
+        # Of an array that goes straight into its row; what else there is, `Rows` looks at.
+        self._shape = observation.shape if isinstance(observation, Box) else None
         self._terminated = np.zeros(self.num_envs, np.bool_)
         self._truncated = np.zeros(self.num_envs, np.bool_)
         self._rewards = np.zeros(self.num_envs, np.float32)
@@ -116,7 +120,7 @@ class Environments:
         self._uneventful = Step(
             self._observations, self._rewards, self._terminated, self._truncated, ()
         )
-        self._convert = _converter(self.spec.action)
+        self._convert = converter(first.action_space)
 
     @property
     def copies(self) -> Sequence[Copy]:
@@ -140,7 +144,7 @@ class Environments:
         """Begin a new episode in every environment; seeds apply to the first call only.
 
         Returns:
-            Observations `[N, *obs]`, overwritten by the next step.
+            Observations `[N, *shape]`, overwritten by the next step.
 
         Raises:
             EnvironmentFault: an environment raised, or its observation is not of its own space.
@@ -154,8 +158,8 @@ class Environments:
         """Step every environment once, and begin the next episode where one ended.
 
         Args:
-            actions: raw actions, int64 `[N]` counted from 0, or float32 `[N, *act]`. Box actions
-                are clipped to the bounds here, and only here.
+            actions: raw actions `[N, *shape]` as their `ActionLayout` has it: int64 counted from
+                0, or float32. They are rounded and clipped to the bounds here, and only here.
 
         Raises:
             EnvironmentFault: an environment raised, or its observation is not of its own space.
@@ -170,12 +174,13 @@ class Environments:
         try:
             for n, action in enumerate(self._convert(actions)):
                 observation, reward, terminated, truncated, _ = copies[n].step(action)
-                if type(observation) is not np.ndarray or observation.shape != shape:
-                    observation = self._checked(observation)
+                if type(observation) is np.ndarray and observation.shape == shape:
+                    observations[n] = observation
+                else:
+                    self._put(n, observation)
                 rewards[n] = reward
                 returns[n] += float(reward)
                 lengths[n] += 1
-                observations[n] = observation
                 if terminated or truncated:
                     self._terminated[n] = terminated
                     self._truncated[n] = truncated
@@ -200,19 +205,17 @@ class Environments:
             observation, _ = self._copies[n].reset(seed=seed)
         except Exception as error:
             raise self._failed("reset", n, error) from error
-        self._observations[n] = self._checked(observation)
+        self._put(n, observation)
         self._returns[n] = 0.0
         self._lengths[n] = 0
 
-    def _checked(self, observation: object) -> Array:
-        array = np.asarray(observation)
-        want = self._observations.dtype
-        if array.shape != self._shape or not np.can_cast(array.dtype, want, "same_kind"):
+    def _put(self, n: int, observation: object) -> None:
+        try:
+            self._rows.put(n, observation)
+        except Misfit as error:
             raise EnvironmentFault(
-                f"{self.spec.env_id} gave an observation {array.dtype}{list(array.shape)}, its"
-                f" observation space says {want}{list(self._shape)}: correct the environment"
-            )
-        return array
+                f"{self.spec.env_id} gave an observation {error}: correct the environment"
+            ) from error
 
     def _failed(self, what: str, n: int, error: Exception) -> EnvironmentFault:
         return EnvironmentFault(
@@ -327,46 +330,10 @@ def _seed_of(seed: int | None, n: int) -> int | None:
     return int(np.random.SeedSequence(seed, spawn_key=(n,)).generate_state(1, np.uint32)[0])
 
 
-def _observation_space(env_id: str, space: object) -> Box:
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise EnvironmentFailed(
-            f"{env_id} has an observation space {one_line(space)}: {type(space).__name__} is not"
-            " supported, only Box; wrap it, for example in gymnasium's FlattenObservation"
-        )
-    return _box(env_id, "observation", space)
-
-
-def _action_space(env_id: str, space: object) -> Space:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return Discrete(n=int(space.n), start=int(space.start))
-    if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return _box(env_id, "action", space)
-    raise EnvironmentFailed(
-        f"{env_id} has an action space {one_line(space)}: {type(space).__name__} is not"
-        " supported, only Discrete and a Box of floats"
-    )
-
-
-def _box(env_id: str, role: str, space: gymnasium.spaces.Box) -> Box:
+def _space(env_id: str, role: str, space: object) -> Space:
     try:
-        return Box(low=space.low, high=space.high)
-    except WireError as error:
+        return to_space(space)
+    except EnvironmentFailed as error:
         raise EnvironmentFailed(
-            f"{env_id} has an {role} space {one_line(space)}: {one_line(error)}"
+            f"{env_id} has an {role} space {one_line(space)}: {error}"
         ) from error
-
-
-def _converter(space: Space) -> Callable[[Array], Sequence[object]]:
-    """How raw actions `[N, ...]` become what each environment's `step` takes."""
-    if isinstance(space, Discrete):
-        start = space.start
-        if start == 0:
-            return lambda actions: cast("list[object]", actions.tolist())
-        return lambda actions: cast("list[object]", (actions + start).tolist())
-    low, high, dtype = space.low, space.high, space.dtype
-
-    def clip(actions: Array) -> Sequence[object]:
-        # A fresh array each step: an environment may keep or change what it is given.
-        return cast("Sequence[object]", np.clip(actions, low, high).astype(dtype))
-
-    return clip

@@ -15,12 +15,21 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from edge_agent.rows import leaf_view
 from shoal.errors import PolicyRejected
-from shoal.policy import ACTION, LOG_PROB, NOISE, OBSERVATION, Manifest
+from shoal.layout import ObservationLayout
+from shoal.policy import (
+    ACTION,
+    DISTRIBUTION,
+    LOG_PROB,
+    NEXT_STATE,
+    NOISE,
+    OBSERVATION,
+    STATE,
+    Manifest,
+)
 from shoal.tensors import Array
 
-INPUTS = (OBSERVATION, NOISE)
-OUTPUTS = (ACTION, LOG_PROB)
 _DTYPES = {
     "tensor(bool)": "bool",
     "tensor(uint8)": "uint8",
@@ -55,19 +64,25 @@ class Actions:
     """What a policy decided for N observations.
 
     Attributes:
-        actions: int64 `[N]` or float32 `[N, *act]`, raw: not clipped.
+        actions: `[N, *shape]` as their `ActionLayout` has it, raw: not clipped.
         log_probs: float32 `[N]`, of those actions under the graph that sampled them.
+        next_states: float32 `[N, S]`, what it remembers; None without memory.
     """
 
     actions: Array
     log_probs: NDArray[np.float32]
+    next_states: NDArray[np.float32] | None = None
 
 
 class Policy:
     """One policy version, loaded.
 
-    policy = Policy.load(graph, tensors, manifest)
+    policy = Policy.load(graph, tensors, manifest, ObservationLayout.of(spec.observation))
     decided = policy.act(observations, noise)
+
+    Attributes:
+        layout: How observations lie; None: as the graph's one input takes them.
+        memory: S, the numbers it remembers of each environment from step to step; 0: none.
     """
 
     def __init__(
@@ -75,26 +90,33 @@ class Policy:
         session: onnxruntime.InferenceSession,
         manifest: Manifest,
         initializers: Sequence[onnxruntime.OrtValue],
+        layout: ObservationLayout | None,
     ) -> None:
         """Wraps a built session; use `load`."""
         self.manifest = manifest
         self.version: int = manifest.version
         self.digest: bytes = manifest.digest
-        self.ports = {
-            port.name: Port(_DTYPES.get(port.type, port.type), tuple(port.shape[1:]))
-            for port in (*session.get_inputs(), *session.get_outputs())
-        }
+        self.layout = layout
+        self.ports = _ports(session)
+        self.memory: int = self.ports[STATE].shape[0] if STATE in self.ports else 0
         self.session = session
         self._initializers = initializers  # the session may read their memory as long as it lives
 
     @classmethod
-    def load(cls, graph: bytes, tensors: Mapping[str, Array], manifest: Manifest) -> Self:
+    def load(
+        cls,
+        graph: bytes,
+        tensors: Mapping[str, Array],
+        manifest: Manifest,
+        layout: ObservationLayout | None = None,
+    ) -> Self:
         """Build the session.
 
         Args:
             graph: the weightless ONNX graph.
             tensors: every initializer the graph leaves out, scalars too.
             manifest: what the bundle says of it.
+            layout: how the observations lie that it will be given; needed where they are packed.
 
         Raises:
             PolicyRejected: reason "graph": graph and tensors do not fit together.
@@ -121,38 +143,80 @@ class Policy:
             raise PolicyRejected(
                 "graph", f"policy version {manifest.version} does not load: {first_line}"
             ) from error
-        have = {port.name for port in (*session.get_inputs(), *session.get_outputs())}
-        missing = [name for name in (*INPUTS, *OUTPUTS) if name not in have]
-        if missing or len(session.get_inputs()) != len(INPUTS):
-            raise PolicyRejected(
-                "graph",
-                f"the graph of policy version {manifest.version} has inputs and outputs"
-                f" {sorted(have)}: it must have {[*INPUTS, *OUTPUTS]}",
-            )
-        return cls(session, manifest, values)
+        _check_names(session, manifest, layout)
+        return cls(session, manifest, values, layout)
 
-    def act(self, observations: Array, noise: NDArray[np.float32]) -> Actions:
+    def act(
+        self,
+        observations: Array,
+        noise: NDArray[np.float32],
+        states: NDArray[np.float32] | None = None,
+    ) -> Actions:
         """Decide once.
 
         Args:
-            observations: `[N, *obs]` in the environment's dtype.
+            observations: `[N, *shape]` as their `ObservationLayout` has it.
             noise: float32 `[N, width]`.
+            states: float32 `[N, S]` for a policy with memory.
         """
-        actions, log_probs = self.session.run(
-            list(OUTPUTS), {OBSERVATION: observations, NOISE: noise}
-        )
-        return Actions(actions, log_probs)
+        feed: dict[str, Array] = {NOISE: noise}
+        if self.layout is None:
+            feed[OBSERVATION] = observations
+        else:
+            leaves = self.layout.unpack(observations)
+            feed |= {f.input_name(OBSERVATION): leaves[f.path] for f in self.layout.fields}
+        if states is not None:
+            feed[STATE] = states
+        names = [ACTION, LOG_PROB, *([NEXT_STATE] if self.memory else [])]
+        return Actions(*self.session.run(names, feed))
 
     def bind(self, observation: Array) -> Binding:
         """Ties the policy to arrays that stay the same: what the control loop uses.
 
         Args:
-            observation: `[N, *obs]`, C order, in the environment's dtype; read at each run.
+            observation: `[N, *shape]`, C order, as its `ObservationLayout` has it; read at each
+                run.
 
         Raises:
             PolicyRejected: With the reason `graph`: the graph takes other observations.
         """
         return Binding(self, observation)
+
+
+def _ports(session: onnxruntime.InferenceSession) -> dict[str, Port]:
+    return {
+        port.name: Port(_DTYPES.get(port.type, port.type), tuple(port.shape[1:]))
+        for port in (*session.get_inputs(), *session.get_outputs())
+    }
+
+
+def _check_names(
+    session: onnxruntime.InferenceSession, manifest: Manifest, layout: ObservationLayout | None
+) -> None:
+    inputs = {port.name for port in session.get_inputs()}
+    outputs = {port.name for port in session.get_outputs()}
+    leaves = (
+        [OBSERVATION]
+        if layout is None
+        else [field.input_name(OBSERVATION) for field in layout.fields]
+    )
+    wanted, gives = [*leaves, NOISE], [ACTION, LOG_PROB]
+    if {STATE, NEXT_STATE} & (inputs | outputs):
+        wanted.append(STATE)
+        gives.append(NEXT_STATE)
+    if inputs != set(wanted) or not outputs.issuperset(gives):
+        raise PolicyRejected(
+            "graph",
+            f"the graph of policy version {manifest.version} takes {sorted(inputs)} and gives"
+            f" {sorted(outputs)}: it must take {wanted} and give {gives}",
+        )
+    state = {port.name: port.shape for port in session.get_inputs()}.get(STATE, [0, 1])
+    if len(state) != len("NS") or not isinstance(state[1], int) or state[1] < 1:
+        raise PolicyRejected(
+            "graph",
+            f"the graph of policy version {manifest.version} takes a state {state}: it must be"
+            " [N, S], with a number for S",
+        )
 
 
 class Binding:
@@ -164,39 +228,56 @@ class Binding:
     environments.step(binding.action)
 
     Spares onnxruntime's Python layer the conversions (measured: 19 to 12 µs at N = 1).
+
+    Attributes:
+        state: float32 `[N, S]`, what the policy remembers: zeros at the start of an episode. A run
+            reads it and leaves it as it is.
+        next_state: float32 `[N, S]`, written by a run.
+        values: float32 `[N, n]`, Q-values, written by a run; None where none are reported.
     """
 
     def __init__(self, policy: Policy, observation: Array) -> None:
         """Allocates the other arrays and binds all; use `Policy.bind`."""
         ports, session = policy.ports, policy.session
-        given = Port(observation.dtype.name, observation.shape[1:])
-        if given != ports[OBSERVATION] or not observation.flags.c_contiguous:
-            raise PolicyRejected(
-                "graph",
-                f"policy {policy.version} takes observations {ports[OBSERVATION]}, not {given}",
-            )
         envs = observation.shape[0]
-        self.observation = observation
+        inputs, self._copies = _leaves(policy, observation)
+        for name, array in inputs.items():
+            given = Port(array.dtype.name, array.shape[1:])
+            if given != ports[name] or not array.flags.c_contiguous:
+                raise PolicyRejected(
+                    "graph",
+                    f"policy {policy.version} takes {name} as {ports[name]}, not {given}",
+                )
         self.noise: NDArray[np.float32] = np.zeros((envs, *ports[NOISE].shape), np.float32)
+        self.state: NDArray[np.float32] = np.zeros((envs, policy.memory), np.float32)
+        self.next_state = np.zeros_like(self.state)
         self.action: Array = _array(ports[ACTION], envs)
         self.log_prob: NDArray[np.float32] = np.zeros(envs, np.float32)
-        self._floats = [
-            array.reshape(-1) for array in (self.log_prob, self.action) if array.dtype.kind == "f"
-        ]
+        self.values: NDArray[np.float32] | None = None
+        inputs[NOISE] = self.noise
+        outputs: dict[str, Array] = {ACTION: self.action, LOG_PROB: self.log_prob}
+        if policy.memory:
+            inputs[STATE], outputs[NEXT_STATE] = self.state, self.next_state
+        if policy.manifest.priority_gamma > 0 and DISTRIBUTION in ports:
+            self.values = outputs[DISTRIBUTION] = _array(ports[DISTRIBUTION], envs)
+        self._floats = [array.reshape(-1) for array in outputs.values() if array.dtype.kind == "f"]
         self._policy = policy  # its memory is in use
+        self._inputs = inputs  # likewise
         self._session = session
         self._io = session.io_binding()
-        for name, array in ((OBSERVATION, self.observation), (NOISE, self.noise)):
+        for name, array in inputs.items():
             self._io.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in ((ACTION, self.action), (LOG_PROB, self.log_prob)):
+        for name, array in outputs.items():
             self._io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def run(self) -> None:
         """Decide for what the arrays hold now."""
+        for target, source in self._copies:
+            target[...] = source
         self._session.run_with_iobinding(self._io)
 
     def finite(self) -> bool:
-        """Whether every action and log-probability of the last run is a finite number."""
+        """Whether every number of the last run is finite."""
         for floats in self._floats:
             if floats.size <= _FEW:  # where numpy's call costs more than the work
                 if not all(map(math.isfinite, floats.tolist())):
@@ -204,6 +285,24 @@ class Binding:
             elif not np.isfinite(floats).all():
                 return False
         return True
+
+
+def _leaves(
+    policy: Policy, observation: Array
+) -> tuple[dict[str, Array], Sequence[tuple[Array, Array]]]:
+    """What each observation input reads, and what to copy there from packed rows before a run."""
+    layout = policy.layout
+    if layout is None or not layout.packed:
+        return {OBSERVATION: observation}, ()
+    if observation.shape[1:] != layout.shape or observation.dtype != layout.dtype:
+        raise PolicyRejected(
+            "graph",
+            f"policy {policy.version} takes packed rows {layout.shape}, not"
+            f" {observation.dtype}{list(observation.shape[1:])}",
+        )
+    sources = {f.input_name(OBSERVATION): leaf_view(layout, f, observation) for f in layout.fields}
+    inputs = {name: np.zeros(source.shape, source.dtype) for name, source in sources.items()}
+    return inputs, [(inputs[name], source) for name, source in sources.items()]
 
 
 def _array(port: Port, envs: int) -> Array:

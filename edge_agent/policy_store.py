@@ -18,6 +18,7 @@ from edge_agent.policy import Policy
 from edge_agent.policy_files import PolicyFile, PolicyFiles
 from edge_agent.self_test import check_ports, self_test
 from shoal.errors import LimitExceeded, PolicyRejected, ShoalError, WireError
+from shoal.layout import ObservationLayout
 from shoal.logs import get_logger
 from shoal.policy import (
     MAX_BUNDLE_BYTES,
@@ -265,6 +266,7 @@ class PolicyStore:
                 self._graph(manifest, fetch_graph),
                 decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES),
                 manifest,
+                ObservationLayout.of(self._spec.observation),
             )
             check_ports(policy, self._spec)
             self_test(policy, decode_golden(bundle.golden))

@@ -9,11 +9,15 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
+from gymnasium import spaces as gym
 
 from edge_agent.env import Copy, EnvironmentFault, one_line
-from shoal.spaces import Box
+from edge_agent.rows import Misfit, Rows, flat
+from shoal.layout import ObservationLayout
+from shoal.spaces import Box, Space
 from shoal.tensors import Array
 
 TRIAL_STEPS = 64
@@ -32,18 +36,20 @@ class Trial:
         steps: how often every copy was stepped.
         episodes: episodes that ended, all copies.
         step_ms: median time of one step of all copies together, resets included, no policy.
+        reset_ms: the longest that one reset of one copy took.
         warnings: what an agent can live with, one line each.
     """
 
     steps: int
     episodes: int
     step_ms: float
+    reset_ms: float
     warnings: Sequence[str]
 
 
 def attempt(
     copies: Sequence[Copy],
-    box: Box,
+    space: Space,
     *,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
@@ -52,14 +58,14 @@ def attempt(
 
     Args:
         copies: all alike.
-        box: their observation space.
+        space: their observation space.
         seed: of the actions and the episodes.
         clock: monotonic, seconds.
 
     Raises:
         EnvironmentFault: one raised, or gave something no agent can use.
     """
-    judge = _Judge(box)
+    judge = _Judge(space, Rows(space, 1), ObservationLayout.of(space), clock)
     for n, copy in enumerate(copies):
         copy.action_space.seed(seed + n)
         judge.reset(copy, seed + n)
@@ -67,33 +73,45 @@ def attempt(
     episodes = 0
     first_s = clock()
     for step in range(TRIAL_STEPS):
-        actions = [_sample(copy) for copy in copies]
+        actions = [sample(copy) for copy in copies]
         begun_s = clock()
         took_s = 0.0
         for copy, action in zip(copies, actions, strict=True):
             since_s = clock()
-            given = _call("step", copy.step, action)
+            given = call("step", copy.step, action)
             took_s += clock() - since_s
             if judge.step(given):
                 episodes += 1
-                since_s = clock()
-                judge.reset(copy, None)
-                took_s += clock() - since_s
+                took_s += judge.reset(copy, None)
         times_s.append(took_s)
         if step + 1 >= LEAST_STEPS and begun_s + took_s - first_s > TRIAL_S:
             break
     if not episodes:
         judge.reset(copies[0], None)
-    return Trial(len(times_s), episodes, statistics.median(times_s) * 1e3, judge.warnings())
+    step_ms, reset_ms = statistics.median(times_s) * 1e3, judge.reset_s * 1e3
+    return Trial(len(times_s), episodes, step_ms, reset_ms, judge.warnings())
 
 
-def _sample(copy: Copy) -> object:
+def sample(copy: Copy) -> object:
     """An action as the control loop would hand it over."""
-    action = copy.action_space.sample()
-    return int(action) if isinstance(action, np.integer) else action
+    return _handed(copy.action_space, copy.action_space.sample())
 
 
-def _call(what: str, function: Callable[..., object], *args: object, **kwargs: object) -> object:
+def _handed(space: object, action: Any) -> object:  # noqa: ANN401 - of that space
+    match space:
+        case gym.Discrete():
+            return int(action)
+        case gym.Box():
+            return np.asarray(action)
+        case gym.Dict():
+            return {key: _handed(item, action[key]) for key, item in space.spaces.items()}
+        case gym.Tuple():
+            return tuple(_handed(*pair) for pair in zip(space.spaces, action, strict=True))
+    return cast("object", action)
+
+
+def call(what: str, function: Callable[..., object], *args: object, **kwargs: object) -> object:
+    """Calls an environment; whatever it raises is a fault of its own."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -106,21 +124,30 @@ def _call(what: str, function: Callable[..., object], *args: object, **kwargs: o
 class _Judge:
     """Looks at what environments return; collects the kinds of what is odd, and how often."""
 
-    box: Box
+    space: Space
+    rows: Rows
+    layout: ObservationLayout
+    clock: Callable[[], float]
+    reset_s: float = 0.0
     odd: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def warnings(self) -> Sequence[str]:
         return [f"{said} ({self.counts[kind]} times)" for kind, said in self.odd.items()]
 
-    def reset(self, copy: Copy, seed: int | None) -> None:
-        given = _call("reset", copy.reset, seed=seed)
+    def reset(self, copy: Copy, seed: int | None) -> float:
+        """How long it took, in seconds."""
+        since_s = self.clock()
+        given = call("reset", copy.reset, seed=seed)
+        took_s = self.clock() - since_s
+        self.reset_s = max(self.reset_s, took_s)
         if not isinstance(given, tuple) or len(given) != _RESET_VALUES:
             raise EnvironmentFault(
                 f"reset gave {_describe(given)}: it must return (observation, info)"
             )
         self._observation("reset", given[0])
         self._info("reset", given[1])
+        return took_s
 
     def step(self, given: object) -> bool:
         """Whether the episode ended."""
@@ -138,35 +165,34 @@ class _Judge:
 
     def _observation(self, what: str, observation: object) -> None:
         try:
-            array = np.asarray(observation)
-        except ValueError as error:  # lists of unequal lengths
+            with np.errstate(over="ignore"):
+                self.rows.put(0, observation)
+        except Misfit as error:
             raise EnvironmentFault(
-                f"{what} gave an observation that is no array: {one_line(error)}"
+                f"{what} gave an observation {error}: correct the environment"
             ) from error
-        want = f"{self.box.dtype}{list(self.box.shape)}"
-        have = f"{array.dtype}{list(array.shape)}"
-        if array.shape != self.box.shape or not np.can_cast(
-            array.dtype, self.box.dtype, "same_kind"
-        ):
-            raise EnvironmentFault(
-                f"{what} gave an observation {have}, its observation space says {want}:"
-                " correct the environment"
-            )
-        if array.dtype != self.box.dtype:
-            self._warn("dtype", f"observations are {have}, cast to {want}")
-        with np.errstate(over="ignore"):
-            cast = array.astype(self.box.dtype)
+        leaves = self.layout.unpack(self.rows.array)
+        for place, given in zip(self.layout.fields, flat(self.space, observation), strict=True):
+            if isinstance(place.space, Box):
+                leaf = Leaf(place.path, np.asarray(given), leaves[place.path][0])
+                self._box(what, place.space, leaf)
+
+    def _box(self, what: str, box: Box, leaf: Leaf) -> None:
+        cast = leaf.cast
+        if leaf.given.dtype != box.dtype:
+            have, want = (f"{a.dtype}{list(a.shape)}" for a in (leaf.given, box.low))
+            self._warn(f"dtype {leaf.path}", f"{leaf.name}s are {have}, cast to {want}")
         if not np.isfinite(cast).all():
             raise EnvironmentFault(
                 f"{what} gave an observation that is not finite:"
-                f" {_first(cast, ~np.isfinite(cast))}; no policy can act on it"
+                f" {leaf.first(~np.isfinite(cast))}; no policy can act on it"
             )
-        outside = (cast < self.box.low) | (cast > self.box.high)
+        outside = (cast < box.low) | (cast > box.high)
         if outside.any():
             self._warn(
-                "bounds",
-                f"observations outside the space, such as {_first(cast, outside)} where it says"
-                f" {self.box.low[outside][0]} to {self.box.high[outside][0]}",
+                f"bounds {leaf.path}",
+                f"observations outside the space, such as {leaf.first(outside)} where it says"
+                f" {box.low[outside][0]} to {box.high[outside][0]}",
             )
 
     def _reward(self, reward: object) -> None:
@@ -203,7 +229,26 @@ def _describe(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _first(array: Array, where: Array) -> str:
-    """The first element of those, and its place."""
-    place = [int(index) for index in np.argwhere(where)[0]]
-    return f"observation{place or ''} = {array[tuple(place)]}"
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A Box in an observation.
+
+    Attributes:
+        path: where it is in the space.
+        given: as the environment gave it.
+        cast: in the dtype of its space.
+    """
+
+    path: str
+    given: Array
+    cast: Array
+
+    @property
+    def name(self) -> str:
+        """What a person may call it."""
+        return f"observation {self.path}" if self.path else "observation"
+
+    def first(self, where: Array) -> str:
+        """The first element of those, and its place."""
+        place = [int(index) for index in np.argwhere(where)[0]]
+        return f"{self.name}{place or ''} = {self.cast[tuple(place)]}"

@@ -27,6 +27,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.downlink.published import (
+    AskedBehaviour,
     Circumstances,
     Published,
     QuantizedPolicy,
@@ -55,10 +56,17 @@ class PolicyInfo:
     Attributes:
         manifest: What was signed; its `digest` names the policy.
         bundle_bytes: Size of what a device downloads.
+        fp32_bytes: Size of the same weights as fp32.
     """
 
     manifest: Manifest
     bundle_bytes: int
+    fp32_bytes: int
+
+    @classmethod
+    def of(cls, published: Published) -> PolicyInfo:
+        """What the log remembers of a version."""
+        return cls(published.manifest, len(published.bundle), published.fp32_bytes)
 
 
 class PolicyLog:
@@ -151,6 +159,7 @@ class PolicyLog:
         graph: bytes,
         updates: int,
         spec_fingerprint: bytes,
+        behaviour: AskedBehaviour | None = None,
         reason: str = "publish",
     ) -> Published:
         """Signs a quantized policy and makes it durable under the next version.
@@ -163,6 +172,7 @@ class PolicyLog:
             graph: The weightless ONNX graph of the tensors.
             updates: Optimiser updates of the weights; never fewer than the newest version's.
             spec_fingerprint: Of the spaces the policy acts in, 32 bytes.
+            behaviour: What devices are asked for, beside acting; None: nothing.
             reason: Why it was published: `publish`, `resume`, `rollback`.
 
         Raises:
@@ -178,12 +188,14 @@ class PolicyLog:
                 spec_fingerprint=spec_fingerprint,
                 created_unix_ms=int(self._clock() * 1000),
                 reason=reason,
+                noise_correlation=behaviour.noise_correlation if behaviour else 0.0,
+                priority_gamma=behaviour.priority_gamma if behaviour else 0.0,
             )
             published = sign_policy(quantized, graph, circumstances, self._key)
             self._write_graph(published.manifest.graph_digest, graph)
             write_durably(self._bundle_path(published.version), published.bundle)
             self._index.append(published.version, updates)
-            info = PolicyInfo(published.manifest, len(published.bundle))
+            info = PolicyInfo.of(published)
             self._prune({**self._entries, published.version: info})
         _log.info(
             "policy_published",
@@ -302,7 +314,7 @@ class PolicyLog:
                     f"{self._bundle_path(version)}: a policy of fleet {manifest.fleet!r}, this "
                     f"learner is of {self._fleet!r}: set `fleet` right or use another state_dir"
                 )
-            entries[version] = PolicyInfo(manifest, len(published.bundle))
+            entries[version] = PolicyInfo.of(published)
             self._index.append(version, manifest.updates)
         return entries
 

@@ -53,6 +53,22 @@ class QuantizedPolicy(Protocol):
     def kl_quantization(self) -> float:
         """KL(fp32 || as published), in nats."""
 
+    @property
+    def agreement(self) -> float:
+        """Part of recent observations where both choose alike."""
+
+
+class AskedBehaviour(Protocol):
+    """What devices are asked for; `cloud_learner.algorithms.interface.Behaviour` is one."""
+
+    @property
+    def noise_correlation(self) -> float:
+        """Of one step's normal noise with the next step's, 0 to 1."""
+
+    @property
+    def priority_gamma(self) -> float:
+        """Discount of the TD errors that devices report; 0 asks for none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
@@ -65,6 +81,8 @@ class Circumstances:
         spec_fingerprint: Of the spaces it acts in, 32 bytes.
         created_unix_ms: The learner's wall clock, for people only.
         reason: Why it was published: `publish`, `resume`, `rollback`.
+        noise_correlation: As the algorithm asks.
+        priority_gamma: As the algorithm asks.
     """
 
     fleet: str
@@ -73,6 +91,8 @@ class Circumstances:
     spec_fingerprint: bytes
     created_unix_ms: int
     reason: str
+    noise_correlation: float = 0.0
+    priority_gamma: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,9 @@ def sign_policy(
         created_unix_ms=circumstances.created_unix_ms,
         kl_quantization=quantized.kl_quantization,
         reason=circumstances.reason,
+        noise_correlation=circumstances.noise_correlation,
+        agreement=quantized.agreement,
+        priority_gamma=circumstances.priority_gamma,
     )
     signed = encode_manifest(manifest)
     bundle = encode_bundle(Bundle(signed, key.sign(SIGNING_CONTEXT + signed), tensors, golden))

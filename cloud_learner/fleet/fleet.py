@@ -285,6 +285,10 @@ class Fleet:
         training.counters.update(self._facts.counters)
         return training
 
+    def staleness_of(self, version: int) -> float | None:
+        """The staleness gap of a policy version in nats; None when no batch was of it alone."""
+        return self._stats.staleness_of(version)
+
     # ------------------------------------------------------------------------------------- parts
 
     def _record(self, device_id: str) -> DeviceRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class FleetView(Protocol):
 
     def training(self) -> pb.Training:
         """The state of training, without `bytes_down` and `bytes_down_fp32`."""
+
+    def staleness_of(self, version: int) -> float | None:
+        """The staleness gap of a version in nats; None when no batch was of it alone."""
 
 
 class FleetService(rpc.FleetServicer):
@@ -122,7 +125,9 @@ class FleetService(rpc.FleetServicer):
     ) -> pb.ListPoliciesResponse:
         """The versions kept, newest first."""
         await self._require_operator(request.fleet, context)
-        active = Counter(device.telemetry.active_version for device in self._view.devices())
+        active: dict[int, list[str]] = defaultdict(list)
+        for device in self._view.devices():
+            active[device.telemetry.active_version].append(device.device_id)
         now_s = self._clock()
         policies = [
             pb.PolicyInfo(
@@ -134,9 +139,14 @@ class FleetService(rpc.FleetServicer):
                 kl_quantization=info.manifest.kl_quantization,
                 created_unix_ms=info.manifest.created_unix_ms,
                 bundle_bytes=info.bundle_bytes,
-                devices_active=active[info.manifest.version],
+                devices_active=len(active.get(info.manifest.version, ())),
                 reason=info.manifest.reason,
                 age_s=max(0.0, now_s - info.manifest.created_unix_ms / 1000),
+                agreement=info.manifest.agreement,
+                kl_staleness=self._view.staleness_of(info.manifest.version),
+                tensors_bytes=info.manifest.tensors_bytes,
+                fp32_bytes=info.fp32_bytes,
+                active_devices=active.get(info.manifest.version, ()),
             )
             for info in self._log.list()
         ]

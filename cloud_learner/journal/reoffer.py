@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud_learner.journal.audit import Disposition
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Record
-from cloud_learner.training.calibration import rows_of
-from cloud_learner.training.replay import Admitted, Cursor
+from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.experience import Admitted
 from cloud_learner.training.stats import RETURN_WINDOW
 from cloud_learner.uplink.admission import Standard, Verdict, decide, reject
 from shoal.errors import WireError
 from shoal.logs import get_logger
-from shoal.tensors import Array
 from shoal.trajectory import Chunk, Episode, decode_chunk
 
 MAX_CHUNKS_LOOKED_AT: Final = 1024
@@ -29,11 +29,11 @@ class Reoffered:
 
     Attributes:
         admitted: Chunks that the restored weights have not been trained from, oldest first.
-        observations: `[M, *obs]` of the newest chunk in the journal; None when there is none.
+        newest: The newest chunk in the journal; None when there is none.
     """
 
     admitted: tuple[Admitted, ...]
-    observations: Array | None
+    newest: Chunk | None
 
 
 def reoffer(journal: Journal, cursor: Cursor, standard: Standard) -> Reoffered:
@@ -66,7 +66,29 @@ def reoffer(journal: Journal, cursor: Cursor, standard: Standard) -> Reoffered:
     for disposition, positions in changed.items():
         journal.redispose(positions, disposition)
     newest = next(filter(None, map(_read, journal.newest_first())), None)
-    return Reoffered(tuple(admitted), rows_of(newest.observations) if newest is not None else None)
+    return Reoffered(tuple(admitted), newest)
+
+
+def refill(journal: Journal, positions: AbstractSet[int]) -> dict[int, Chunk]:
+    """Chunks that were in a replay of transitions when it was saved, by their positions.
+
+    They count as trained since they went in, and nothing about that changes here. Those whose
+    bodies retention took away, or which are damaged, are missing.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    found: dict[int, Chunk] = {}
+    oldest = min(positions, default=0)
+    if positions:
+        for record in journal.newest_first():
+            if record.position < oldest:
+                break
+            chunk = _read(record) if record.position in positions else None
+            if chunk is not None:
+                found[record.position] = chunk
+        _log.info("replay_refilled", chunks=len(found), missing=len(positions) - len(found))
+    return found
 
 
 def last_fingerprint(journal: Journal) -> bytes | None:

@@ -1,7 +1,8 @@
-"""Action distributions: what a policy's raw outputs mean, with gradients.
+"""Action distributions: what a policy's outputs mean, with gradients.
 
-The same parameters leave the int8 graph as its output `distribution`: logits for Discrete, means
-followed by log standard deviations for Box.
+The same parameters leave the policy graph as its output `distribution`: for each leaf of the action
+space in order, the logits of its discrete elements one after another, or means followed by log
+standard deviations. Those of an epsilon-greedy policy are its action values.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from shoal.spaces import Discrete, Space
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -37,6 +36,9 @@ class Distribution(Protocol):
 
     def kl(self, params: Tensor, other: Tensor) -> Tensor:
         """KL(params || other) `[...]`, in nats."""
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The greedy action `[..., *act]`: what the policy graph gives for noise of zeros."""
 
 
 class Categorical:
@@ -65,6 +67,59 @@ class Categorical:
         """KL(params || other) `[...]`."""
         log_p = params.log_softmax(-1)
         return (log_p.exp() * (log_p - other.log_softmax(-1))).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The likeliest action `[...]`."""
+        return params.argmax(-1)
+
+
+class MultiCategorical:
+    """Independent categoricals side by side, for MultiDiscrete and MultiBinary actions."""
+
+    def __init__(self, values: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Parameters are the logits of each element, one element after another.
+
+        Args:
+            values: How many values each element has, in C order.
+            shape: Of one action.
+        """
+        self._values = list(values)
+        self._shape = shape
+        self._parts = [Categorical(n) for n in values]
+
+    @property
+    def parameters(self) -> int:
+        """P = sum(values)."""
+        return sum(self._values)
+
+    def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
+        """Log-probability `[...]` of int64 actions `[..., *shape]`."""
+        flat = actions.reshape((*params.shape[:-1], len(self._values)))
+        split = torch.split(params, self._values, -1)
+        terms = [
+            p.log_prob(x, flat[..., i])
+            for i, (p, x) in enumerate(zip(self._parts, split, strict=True))
+        ]
+        return torch.stack(terms, -1).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """Entropy `[...]`."""
+        split = torch.split(params, self._values, -1)
+        terms = [p.entropy(x) for p, x in zip(self._parts, split, strict=True)]
+        return torch.stack(terms, -1).sum(-1)
+
+    def kl(self, params: Tensor, other: Tensor) -> Tensor:
+        """KL(params || other) `[...]`."""
+        split = zip(
+            torch.split(params, self._values, -1), torch.split(other, self._values, -1), strict=True
+        )
+        terms = [part.kl(x, y) for part, (x, y) in zip(self._parts, split, strict=True)]
+        return torch.stack(terms, -1).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The likeliest action `[..., *shape]`."""
+        best = torch.stack([x.argmax(-1) for x in torch.split(params, self._values, -1)], -1)
+        return best.reshape((*params.shape[:-1], *self._shape))
 
 
 class DiagonalGaussian:
@@ -97,12 +152,68 @@ class DiagonalGaussian:
         gap = (mean - other_mean).square() + (2.0 * log_std).exp()
         return (other_log_std - log_std + 0.5 * gap * (-2.0 * other_log_std).exp() - 0.5).sum(-1)
 
+    def mode(self, params: Tensor) -> Tensor:
+        """The mean `[..., *shape]`."""
+        return params[..., : self._width].reshape((*params.shape[:-1], *self._shape))
 
-def distribution_of(action: Space) -> Distribution:
-    """The family that acts in a space."""
-    if isinstance(action, Discrete):
-        return Categorical(action.n)
-    return DiagonalGaussian(action.shape)
+
+class Product:
+    """Independent distributions over the leaves of a Dict or Tuple; actions are flat vectors."""
+
+    def __init__(self, parts: tuple[tuple[Distribution, int, bool], ...]) -> None:
+        """Puts leaves side by side.
+
+        Args:
+            parts: For each leaf its distribution over a flat action, the numbers of the flat
+                action that it takes, and whether these are whole.
+        """
+        self._parts = [part for part, _, _ in parts]
+        self._sizes = [size for _, size, _ in parts]
+        self._whole = [whole for _, _, whole in parts]
+        self._widths = [part.parameters for part in self._parts]
+
+    @property
+    def parameters(self) -> int:
+        """P, of all leaves."""
+        return sum(self._widths)
+
+    def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
+        """Log-density `[...]` of flat actions `[..., numbers]`."""
+        split = zip(
+            self._parts,
+            torch.split(params, self._widths, -1),
+            torch.split(actions, self._sizes, -1),
+            self._whole,
+            strict=True,
+        )
+        terms = [
+            part.log_prob(x, chosen.to(torch.int64) if whole else chosen)
+            for part, x, chosen, whole in split
+        ]
+        return torch.stack(terms, -1).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """Entropy `[...]`: discrete leaves in nats, and differential ones, summed."""
+        split = zip(self._parts, torch.split(params, self._widths, -1), strict=True)
+        return torch.stack([part.entropy(x) for part, x in split], -1).sum(-1)
+
+    def kl(self, params: Tensor, other: Tensor) -> Tensor:
+        """KL(params || other) `[...]`."""
+        split = zip(
+            self._parts,
+            torch.split(params, self._widths, -1),
+            torch.split(other, self._widths, -1),
+            strict=True,
+        )
+        return torch.stack([part.kl(x, y) for part, x, y in split], -1).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The greedy flat action `[..., numbers]`."""
+        split = zip(self._parts, torch.split(params, self._widths, -1), strict=True)
+        modes = [part.mode(x) for part, x in split]
+        if all(self._whole):
+            return torch.cat(modes, -1)
+        return torch.cat([mode.to(torch.float32) for mode in modes], -1)
 
 
 def sampled_kl(log_ratio: Tensor) -> Tensor:

@@ -1,10 +1,7 @@
 """From trained weights to what devices run: integers and scales, checked against fp32.
 
-The graph of each precision is built once; a version only recomputes tensors. Weights are symmetric
-per output channel, activations u8, biases s32 in the scale of the product, which is the scheme of
-onnxruntime's own static quantizer. Weights take 7 bits: kernels without VNNI add pairs of u8 * s8
-products in 16 bits and would saturate with 8, so the same policy would act differently on two
-machines. Ranges are held while they fit, so that few integers change between versions.
+The graph of each precision is built once; a version only recomputes tensors. A version whose gap is
+over the bound is published with its head in fp32, then in fp32 throughout.
 """
 
 from __future__ import annotations
@@ -15,29 +12,29 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from cloud_learner.models.actor_critic import ActorCritic, Dense, PolicyWeights
-from cloud_learner.models.policy_graph import Architecture, Precision, build_graph
+from cloud_learner.models.features import Features
+from cloud_learner.models.graph_layers import Precision
+from cloud_learner.models.network import FloatRunner, Past
+from cloud_learner.models.plan import Dense, flow
+from cloud_learner.models.policy import Policy
+from cloud_learner.models.policy_graph import PRECISIONS, build_graph
+from cloud_learner.quantization.gap import measure
+from cloud_learner.quantization.golden import make_golden
+from cloud_learner.quantization.sample import Sample
+from cloud_learner.quantization.session import feeds, open_session
+from cloud_learner.quantization.tensors import Ranges, make_tensors
 from shoal.errors import PolicyRejected
 from shoal.noise import RUN_ID_BYTES, noise_block
-from shoal.policy import ACTION, DISTRIBUTION, LOG_PROB, NOISE, OBSERVATION, Golden
-from shoal.spaces import Discrete, EnvSpec
+from shoal.policy import DISTRIBUTION, Golden
 from shoal.tensors import Array
 
-PRECISIONS: Final[tuple[Precision, ...]] = ("int8", "int8_fp32_head", "fp32")
-WEIGHT_MAX: Final = 64  # 255 * (64 + 64) fits 16 bits with its sign
-GOLDEN_ROWS: Final = 32
-CALIBRATION_ROWS: Final = 512
-_INPUT_MAX: Final = 127.0
-_INPUT_ZERO: Final = 128
-_ACTIVATION_MAX: Final = 255.0
-_HEADROOM: Final = 1.1  # a range that moves takes this much more than it needs
-_SLACK: Final = 0.6  # and is held until it needs less than this part of itself
-_MARGIN: Final = 1e-3  # golden actions win by this much: rounding on another machine cannot flip it
-_LOG_TAU: Final = math.log(2.0 * math.pi)
+_MOST_ROWS: Final = 512
+_FEWEST_ROWS: Final = 64
+_PRODUCTS: Final = 1_000_000_000  # multiplications that calibration may cost: about 0.1 s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +45,9 @@ class Quantized:
         precision: Names the graph in `Quantizer.graphs`.
         tensors: Every initializer of that graph.
         golden: Inputs, and what this machine's onnxruntime gives for them.
-        kl_quantization: Nats, the mean of KL(fp32 || as published) over the calibration rows.
+        kl_quantization: Nats, the mean of KL(as trained || as published) over the calibration rows.
         refused: KL of each precision that was tried before and was over the bound.
+        agreement: Part of the calibration rows where both choose the same greedy action.
     """
 
     precision: Precision
@@ -57,230 +55,142 @@ class Quantized:
     golden: Golden
     kl_quantization: float
     refused: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class QuantizedWeight:
-    """A weight as integers.
-
-    Attributes:
-        values: s8 `[in, out]`, from -`WEIGHT_MAX` to `WEIGHT_MAX`.
-        scale: float32 `[out]`.
-    """
-
-    values: NDArray[np.int8]
-    scale: NDArray[np.float32]
+    agreement: float
 
 
 class Quantizer:
-    """Quantizes versions of one network.
+    """Quantizes versions of one policy.
 
-    >>> quantizer = Quantizer(spec, model)
-    >>> quantized = quantizer.quantize(model, observations)
+    >>> quantizer = Quantizer(policy)
+    >>> quantized = quantizer.quantize(policy, sample)
     >>> graph = quantizer.graphs[quantized.precision]
+
+    Attributes:
+        graphs: The weightless graph of each precision.
+        calibration_rows: At most so many rows of a sample are used: fewer for a costly network.
     """
 
-    def __init__(self, spec: EnvSpec, model: ActorCritic, *, kl_max: float = 0.01) -> None:
+    def __init__(self, policy: Policy, *, kl_max: float = 0.01) -> None:
         """Builds the graphs.
 
         Args:
-            spec: The spaces the model was built for.
-            model: Says the layer widths; its weights do not matter yet.
+            policy: Says the architecture; its weights do not matter yet.
             kl_max: Quantization gap, in nats, over which the next precision is tried.
         """
-        architecture = Architecture(spec, model.hidden)
         self.graphs: dict[Precision, bytes] = {
-            precision: build_graph(architecture, precision) for precision in PRECISIONS
+            precision: build_graph(policy, precision) for precision in PRECISIONS
         }
-        self._spec = spec
+        self.calibration_rows = min(
+            _MOST_ROWS, max(_FEWEST_ROWS, _PRODUCTS // policy.plan.products)
+        )
         self._kl_max = kl_max
-        self._ranges: dict[str, NDArray[np.float32]] = {}
+        self._ranges = Ranges()
+        self._noise: NDArray[np.float32] = np.zeros((0, policy.action.noise_width), np.float32)
 
-    def quantize(self, model: ActorCritic, observations: Array) -> Quantized:
+    @torch.no_grad()
+    def quantize(self, policy: Policy, sample: Sample) -> Quantized:
         """Makes the tensors of a version and runs them.
 
         Args:
-            model: What was trained.
-            observations: `[M, *obs]`, recent ones: they set the ranges and measure the gap.
+            policy: What was trained. Where its training is quantization-aware it takes over the
+                ranges, and the gap is that from what it then computes.
+            sample: Recent observations and states: they set the ranges and measure the gap.
 
         Raises:
             PolicyRejected: Weights or outputs are not finite (reason `non_finite`).
         """
-        weights = model.policy_weights()
-        if not weights.finite:
+        if not _finite(policy):
             raise PolicyRejected(
                 "non_finite", "the policy has weights that are NaN or infinite: not published"
             )
-        rows = _thin(observations, CALIBRATION_ROWS)
-        held = dict(self._ranges)
-        reference = self._calibrate(weights, rows)
-        if not np.isfinite(reference).all():
-            self._ranges = held
+        rows = sample.thin(self.calibration_rows)
+        ranges = Ranges(self._ranges.held)
+        trained = _calibrate(policy, rows, ranges)
+        if not bool(trained.isfinite().all()):
             raise PolicyRejected(
                 "non_finite", "the policy's outputs are NaN or infinite: not published"
             )
-        noise = noise_block(bytes(RUN_ID_BYTES), 0, 1, len(rows), self._spec.action)[0]
+        tensors = make_tensors(policy, "int8", ranges)
+        self._ranges = ranges
+        if policy.ranges is not None:
+            policy.ranges.hold(ranges.held)
+            trained = _ask(policy, rows)
+        return self._first_within_bound(policy, rows, trained, tensors)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The ranges that are held, by name."""
+        return {name: held.clone() for name, held in self._ranges.held.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on with the ranges of an earlier process, so that equal weights give equal bytes."""
+        self._ranges = Ranges({name: held.clone() for name, held in state.items()})
+
+    def _noise_for(self, policy: Policy, rows: int) -> NDArray[np.float32]:
+        if len(self._noise) != rows:
+            self._noise = noise_block(bytes(RUN_ID_BYTES), 0, 1, rows, policy.spec.action)[0]
+        return self._noise
+
+    def _first_within_bound(
+        self, policy: Policy, rows: Sample, trained: Tensor, tensors: dict[str, Array]
+    ) -> Quantized:
+        count = len(rows.observations)
+        noise = self._noise_for(policy, count)
         refused: dict[str, float] = {}
         for precision in PRECISIONS:
-            tensors = self._tensors(weights, precision)
+            if precision != "int8":
+                tensors = make_tensors(policy, precision, self._ranges)
             session = open_session(self.graphs[precision], tensors)
-            distribution = session.run([DISTRIBUTION], {OBSERVATION: rows, NOISE: noise})[0]
-            gap = model.distribution.kl(
-                torch.from_numpy(reference), torch.from_numpy(distribution)
-            ).mean()
-            kl = max(0.0, float(gap))  # a mean of rounding errors may lie below
-            if kl <= self._kl_max or (precision == PRECISIONS[-1] and math.isfinite(kl)):
-                golden = self._golden(session, rows, noise, distribution)
-                return Quantized(precision, tensors, golden, kl, refused)
-            refused[precision] = kl
+            given = feeds(policy.observation, rows.observations, noise, rows.states)
+            distribution: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+            (distribution,) = session.run([DISTRIBUTION], given)
+            gap = measure(policy, trained, torch.from_numpy(distribution))
+            last = precision == PRECISIONS[-1]
+            if gap.kl <= self._kl_max or (last and math.isfinite(gap.kl)):
+                golden = make_golden(policy, session, rows, noise, distribution)
+                return Quantized(precision, tensors, golden, gap.kl, refused, gap.agreement)
+            refused[precision] = gap.kl
         raise PolicyRejected("non_finite", "the policy's log-probabilities are NaN: not published")
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The ranges that are held, by name."""
-        return {name: torch.from_numpy(held.copy()) for name, held in self._ranges.items()}
 
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Goes on with the ranges of an earlier process, so that equal weights give equal bytes."""
-        self._ranges = {name: held.numpy().copy() for name, held in state.items()}
+def _calibrate(policy: Policy, rows: Sample, ranges: Ranges) -> Tensor:
+    """Moves the ranges of inputs and activations, and gives the fp32 distribution `[M, P]`."""
+    plan = policy.plan
 
-    def _calibrate(self, weights: PolicyWeights, rows: Array) -> NDArray[np.float32]:
-        """Moves the ranges and gives the fp32 distribution `[M, P]`."""
-        inputs = rows.reshape(len(rows), -1).astype(np.float32)
-        self._hold("input", np.abs(inputs).max(axis=0))
-        hidden = torch.from_numpy(inputs)  # numpy's BLAS would start threads of its own
-        last = len(weights.layers) - 1
-        for index, layer in enumerate(weights.layers):
-            weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
-            hidden = torch.addmm(bias, hidden, weight)
-            if index != last:
-                hidden = hidden.relu_()
-                self._hold(f"output.{index}", hidden.max().reshape(1).numpy())
-        outputs: NDArray[np.float32] = hidden.numpy()
-        if weights.log_std is None:
-            return outputs
-        return np.concatenate((outputs, np.broadcast_to(weights.log_std, outputs.shape)), axis=1)
+    def cover(name: str, data: Tensor) -> None:
+        if name == "input":
+            if not plan.features.all_pixels:
+                ranges.cover(name, data.abs().flatten(0, -2).amax(0))
+            return
+        layer = plan.layers[int(name.partition(".")[2])] if name != "memory" else None
+        if isinstance(layer, Dense) and layer.activation == "tanh":
+            return
+        ranges.cover(name, data.abs().max().reshape(1))
 
-    def _tensors(self, weights: PolicyWeights, precision: Precision) -> dict[str, Array]:
-        tensors: dict[str, Array] = {}
-        last = len(weights.layers) - 1
-        whole = {"int8": last + 1, "int8_fp32_head": last, "fp32": 0}[precision]
-        if whole:
-            gain = np.float32(_INPUT_MAX) / self._ranges["input"]
-            scale: NDArray[np.float32] = np.ones((), np.float32)
-            tensors |= {
-                "input.gain": gain,
-                "input.scale": scale,
-                "input.zero": np.array(_INPUT_ZERO, np.uint8),
-            }
-            for index, layer in enumerate(weights.layers[:whole]):
-                folded = layer.weight / gain[:, None] if index == 0 else layer.weight
-                self._add_layer(tensors, index, Dense(folded, layer.bias), scale)
-                if index != last:
-                    scale = (self._ranges[f"output.{index}"] / np.float32(_ACTIVATION_MAX))[0]
-                    tensors[f"output.{index}.scale"] = np.asarray(scale, np.float32)
-                    tensors[f"output.{index}.zero"] = np.zeros((), np.uint8)
-        for index in range(whole, last + 1):
-            tensors[f"weight.{index}"] = weights.layers[index].weight
-            tensors[f"bias.{index}"] = weights.layers[index].bias
-        if weights.log_std is not None:
-            offset = -float(weights.log_std.sum(dtype=np.float64)) - 0.5 * _LOG_TAU * len(
-                weights.log_std
-            )
-            tensors |= {
-                "log_std": weights.log_std,
-                "std": np.exp(weights.log_std),
-                "log_prob.offset": np.array(offset, np.float32),
-            }
-        return tensors
-
-    def _add_layer(
-        self,
-        tensors: dict[str, Array],
-        index: int,
-        layer: Dense,
-        input_scale: NDArray[np.float32],
-    ) -> None:
-        key = f"weight.{index}"
-        reach = self._hold(key, np.abs(layer.weight).max(axis=0))
-        quantized = quantize_weight(layer.weight, reach)
-        bias = np.rint(layer.bias.astype(np.float64) / (input_scale * quantized.scale))
-        limit = np.iinfo(np.int32)
-        tensors |= {
-            key: quantized.values,
-            f"{key}.scale": quantized.scale,
-            f"{key}.zero": np.zeros(quantized.scale.shape, np.int8),
-            f"bias.{index}": bias.clip(limit.min, limit.max).astype(np.int32),
-        }
-
-    def _hold(self, name: str, reach: NDArray[np.float32]) -> NDArray[np.float32]:
-        held = hold_range(self._ranges.get(name), reach)
-        self._ranges[name] = held
-        return held
-
-    def _golden(
-        self,
-        session: ort.InferenceSession,
-        rows: Array,
-        noise: NDArray[np.float32],
-        distribution: NDArray[np.float32],
-    ) -> Golden:
-        clear = np.arange(len(rows))
-        if isinstance(self._spec.action, Discrete) and self._spec.action.n > 1:
-            best = np.partition(distribution + noise, -2, axis=1)[:, -2:]
-            decided = np.flatnonzero(best[:, 1] - best[:, 0] > _MARGIN)
-            clear = decided if decided.size else clear
-        chosen = clear[:: -(-len(clear) // GOLDEN_ROWS)]
-        inputs = {OBSERVATION: rows[chosen], NOISE: noise[chosen]}
-        actions, log_probs = session.run([ACTION, LOG_PROB], inputs)
-        return Golden(inputs[OBSERVATION], inputs[NOISE], actions, log_probs)
+    observations, past = _inputs(policy, rows)
+    features: Features = policy.features(observations)
+    outputs = flow(plan, FloatRunner(policy.network, features, past=past, watch=cover)).data
+    params = policy.params(outputs)
+    return params if past is None else params[0]
 
 
-def open_session(graph: bytes, tensors: Mapping[str, Array]) -> ort.InferenceSession:
-    """A single-threaded CPU session over a weightless graph and its tensors."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    values = [ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for a in tensors.values()]
-    options.add_external_initializers(list(tensors), values)
-    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+def _ask(policy: Policy, rows: Sample) -> Tensor:
+    """What a policy gives `[M, P]`."""
+    observations, past = _inputs(policy, rows)
+    if past is None:
+        params: Tensor = policy(observations)
+        return params
+    return policy.unroll(observations, past.state, past.starts).params[0]
 
 
-def quantize_weight(
-    weight: NDArray[np.float32], reach: NDArray[np.float32] | None = None
-) -> QuantizedWeight:
-    """Symmetric, per output channel, as onnxruntime's static quantizer with a reduced range.
-
-    Args:
-        weight: float32 `[in, out]`.
-        reach: float32 `[out]`, the magnitude that becomes `WEIGHT_MAX`; each channel's largest if
-            None.
-    """
-    largest = np.abs(weight).max(axis=0) if reach is None else reach
-    scale = (largest.astype(np.float64) / WEIGHT_MAX).astype(np.float32)
-    scale[scale < np.finfo(np.float32).tiny] = 1.0
-    values = np.rint(weight / scale).clip(-WEIGHT_MAX, WEIGHT_MAX).astype(np.int8)
-    return QuantizedWeight(values=values, scale=scale)
+def _inputs(policy: Policy, rows: Sample) -> tuple[Tensor, Past | None]:
+    """Rows as torch takes them: `[M, *obs]`, or with memory one step of M environments."""
+    observations = torch.from_numpy(rows.observations)
+    if not policy.state_width:
+        return observations, None
+    starts = torch.zeros(1, len(rows.observations), dtype=torch.bool)
+    return observations.unsqueeze(0), Past(torch.from_numpy(rows.states), starts)
 
 
-def hold_range(held: NDArray[np.float32] | None, reach: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Moves ranges only where they no longer fit.
-
-    Args:
-        held: float32 `[C]`, what was used before; None at first.
-        reach: float32 `[C]`, what is needed now.
-
-    Returns:
-        float32 `[C]`: as held, or where that is too small or far too large, the need with some
-        headroom; exactly the need at first. Never 0.
-    """
-    needed = np.where(reach > 0.0, reach, 1.0).astype(np.float32)
-    if held is None:
-        return needed
-    moves = (needed > held) | (needed < held * np.float32(_SLACK))
-    return np.where(moves, needed * np.float32(_HEADROOM), held)
-
-
-def _thin(observations: Array, rows: int) -> Array:
-    """At most `rows` of them, evenly spread, in native byte order."""
-    taken = observations[:: max(1, -(-len(observations) // rows))]
-    return np.ascontiguousarray(taken.astype(taken.dtype.newbyteorder("="), copy=False))
+def _finite(policy: Policy) -> bool:
+    tensors = (t for t in (*policy.parameters(), *policy.buffers()) if t.is_floating_point())
+    return bool(torch.cat([t.detach().flatten() for t in tensors]).isfinite().all())

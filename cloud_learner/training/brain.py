@@ -1,4 +1,4 @@
-"""Model, learner and quantizer of one pair of spaces."""
+"""Learner and quantizer of one pair of spaces."""
 
 from __future__ import annotations
 

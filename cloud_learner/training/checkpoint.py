@@ -14,8 +14,8 @@ from typing import Final, cast
 import torch
 
 from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
+from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.learner import LearnerState
-from cloud_learner.training.replay import Cursor
 from shoal.errors import CheckpointError, WireError
 from shoal.logs import get_logger
 from shoal.ranges import Ranges
@@ -37,6 +37,7 @@ class Checkpoint:
         spec: The spaces that are trained for.
         learner: `Learner.state_dict()`.
         quantizer: `Quantizer.state_dict()`.
+        source: `Source.state_dict()`.
         cursor: Which journal positions the weights already hold.
         version: The highest policy version published.
     """
@@ -44,6 +45,7 @@ class Checkpoint:
     spec: EnvSpec
     learner: LearnerState
     quantizer: Mapping[str, torch.Tensor]
+    source: Mapping[str, object]
     cursor: Cursor
     version: int
 
@@ -100,24 +102,37 @@ class CheckpointStore:
         Raises:
             CheckpointError: There are some, and none is whole.
         """
-        paths = self._paths()
-        for path in reversed(paths):
-            try:
-                return _decode(path.read_bytes())
-            except (OSError, CheckpointError) as error:
-                _log.warning("checkpoint_passed_over", path=str(path), error=str(error))
-        if paths:
-            raise CheckpointError(
-                f"none of the {len(paths)} checkpoints in {self._directory} is whole: restore one "
-                "from a backup, or move them away: then the weights start anew, while versions and "
-                "updates are counted on from the policy log"
-            )
-        return None
+        return newest_checkpoint(self._directory)
 
     def _paths(self) -> list[Path]:
-        """Oldest first."""
-        named = (p for p in self._directory.glob(f"*{_SUFFIX}") if p.stem.isdecimal())
-        return sorted(named, key=_number)
+        return _paths(self._directory)
+
+
+def newest_checkpoint(directory: Path) -> Checkpoint | None:
+    """The newest one of a directory that is whole, which a learner may have in use; None: no one.
+
+    Raises:
+        CheckpointError: There are some, and none is whole.
+    """
+    paths = _paths(directory)
+    for path in reversed(paths):
+        try:
+            return _decode(path.read_bytes())
+        except (OSError, CheckpointError) as error:
+            _log.warning("checkpoint_passed_over", path=str(path), error=str(error))
+    if paths:
+        raise CheckpointError(
+            f"none of the {len(paths)} checkpoints in {directory} is whole: restore one from a "
+            "backup, or move them away: then the weights start anew, while versions and updates "
+            "are counted on from the policy log"
+        )
+    return None
+
+
+def _paths(directory: Path) -> list[Path]:
+    """Oldest first."""
+    named = (path for path in directory.glob(f"*{_SUFFIX}") if path.stem.isdecimal())
+    return sorted(named, key=_number)
 
 
 def _number(path: Path) -> int:
@@ -131,6 +146,7 @@ def _encode(checkpoint: Checkpoint) -> bytes:
             "spec": checkpoint.spec.to_pb().SerializeToString(deterministic=True),
             "learner": dict(checkpoint.learner),
             "quantizer": dict(checkpoint.quantizer),
+            "source": dict(checkpoint.source),
             "position": checkpoint.cursor.position,
             "waiting": [list(span) for span in checkpoint.cursor.waiting.spans],
             "version": checkpoint.version,
@@ -156,6 +172,7 @@ def _decode(data: bytes) -> Checkpoint:
             spec=EnvSpec.from_pb(space_pb2.EnvSpec.FromString(fields["spec"])),
             learner=_learner_state(fields["learner"]),
             quantizer=fields["quantizer"],
+            source=fields["source"],
             cursor=Cursor(
                 fields["position"], Ranges.from_spans((a, b) for a, b in fields["waiting"])
             ),

@@ -39,6 +39,12 @@ _TAGS: Final[Mapping[str, str]] = {
     "gradient_norm": "optimiser/gradient_norm",
     "learning_rate": "optimiser/learning_rate",
     "skipped": "optimiser/skipped",
+    "weights_finite": "optimiser/weights_finite",
+    "critic_gradient_norm": "optimiser/critic_gradient_norm",
+    "critic_loss": "loss/critic",
+    "epsilon": "policy/epsilon",
+    "temperature": "policy/temperature",
+    "reward_factor": "value/reward_factor",
     "lag_mean": "lag/mean",
     "lag_max": "lag/max",
     "step_ms": "throughput/step_ms",
@@ -110,7 +116,12 @@ class Metrics:
                 self._give_up("close", refused)
 
     def write(
-        self, step: StepMetrics, training: fleet_pb2.Training, lags: NDArray[np.int64]
+        self,
+        step: StepMetrics,
+        training: fleet_pb2.Training,
+        lags: NDArray[np.int64],
+        *,
+        fill: float = 0.0,
     ) -> None:
         """Writes one event.
 
@@ -118,13 +129,14 @@ class Metrics:
             step: What the learner's step said; names without a tag of their own go to `algorithm/`.
             training: The state of training; its `env_steps` are the axis.
             lags: `[B]` optimiser updates, of the batch.
+            fill: How full the batch was when the learner came to it, 0 to 1.
         """
         if self._writer is None:
             return
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - a second to import
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - the same
 
-        scalars = scalars_of(step, training)
+        scalars = scalars_of(step, training) | {"fleet/batch_fill": fill}
         values = [Summary.Value(tag=tag, simple_value=scalars[tag]) for tag in sorted(scalars)]
         if lags.size:
             values.append(Summary.Value(tag="lag/histogram", histo=_histogram(lags)))

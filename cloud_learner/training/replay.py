@@ -1,101 +1,19 @@
-"""Replay: the bounded in-memory store that batches are drawn from, oldest chunk first."""
+"""Replay of rollouts: chunks are drawn once, oldest first, as whole batches."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.experience import Admitted, collate
+from cloud_learner.training.source import Bell, Draw, Moment, Stepped
 from shoal.ranges import Ranges
-from shoal.tensors import Array
-from shoal.trajectory import Chunk, ChunkKey
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Admitted:
-    """One chunk that the journal holds and the learner may train from.
-
-    Attributes:
-        key: who made it.
-        position: its position in the journal.
-        chunk: its T x N transitions, all under one policy version.
-        version_updates: the learner's optimiser updates when that version was published.
-    """
-
-    key: ChunkKey
-    position: int
-    chunk: Chunk
-    version_updates: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """What one ``learner.step`` trains from: whole chunks side by side, B = sum of their N.
-
-    Attributes:
-        observations: [T+1, B, *observation], the environment's own dtype.
-        actions: [T, B, *action], int64 or float32, raw.
-        log_probs: [T, B] float32, of the int8 graph that sampled.
-        rewards: [T, B] float32.
-        terminated: [T, B] bool.
-        truncated: [T, B] bool.
-        final_index: [K] int32, flat ``t * B + b``, increasing.
-        final_observations: [K, *observation], the true last observation of each ended episode.
-        lags: [B] int64, optimiser updates between the version that acted and now.
-        positions: the chunks' positions in the journal, in the order of the columns.
-    """
-
-    observations: Array
-    actions: Array
-    log_probs: NDArray[np.float32]
-    rewards: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    final_index: NDArray[np.int32]
-    final_observations: Array
-    lags: NDArray[np.int64]
-    positions: tuple[int, ...]
-
-    @property
-    def transitions(self) -> int:
-        """How many transitions the batch holds: T x B."""
-        return int(self.rewards.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """What one draw took out of replay: chunks to train from, and chunks that came too late."""
-
-    taken: tuple[Admitted, ...]
-    expired: tuple[Admitted, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """Which journal positions replay is done with.
-
-    Attributes:
-        position: the highest position taken out of replay so far.
-        waiting: positions at or below it that still wait in replay.
-    """
-
-    position: int
-    waiting: Ranges
-
-    def covers(self, position: int) -> bool:
-        """Whether replay is done with ``position``."""
-        return position <= self.position and not self.waiting.contains(position)
-
-    def upto(self, last: int) -> Cursor:
-        """The same for a journal that ends at ``last``: an older one, or a new one."""
-        if self.position <= last:
-            return self
-        return Cursor(last, self.waiting.intersection(Ranges.upto(last + 1)))
+if TYPE_CHECKING:
+    from cloud_learner.training.learner import Learner
 
 
 class Replay:
@@ -105,21 +23,23 @@ class Replay:
     transitions the oldest chunks are evicted: they leave as expired with the next draw, and until
     then the cursor calls them waiting. Used from the event loop.
 
-    >>> replay = Replay(capacity_steps=65_536)
+    >>> replay = Replay(capacity_steps=65_536, batch_steps=2048)
     >>> replay.add([admitted])
-    >>> await replay.wait_ready(2048)
-    >>> draw = replay.take(2048, updates_now=12, max_lag=512)
-    >>> batch = collate(draw.taken, updates_now=12)
+    >>> await replay.wait_ready()
+    >>> replay.step(learner, replay.take(Moment(learner.updates, max_lag=512)))
     """
 
-    def __init__(self, capacity_steps: int, cursor: Cursor | None = None) -> None:
+    def __init__(
+        self, capacity_steps: int, cursor: Cursor | None = None, *, batch_steps: int
+    ) -> None:
         self._capacity = capacity_steps
+        self._batch_steps = batch_steps
         self._lines: dict[int, deque[Admitted]] = {}
         self._line_steps: dict[int, int] = {}
         self._steps = 0
         self._evicted: list[Admitted] = []
         self._position = cursor.position if cursor is not None else 0
-        self._changed = asyncio.Event()
+        self._changed = Bell()
 
     @property
     def steps(self) -> int:
@@ -143,42 +63,54 @@ class Replay:
         while self._steps > self._capacity and self._count() > 1:
             oldest = min(self._lines, key=lambda steps: self._lines[steps][0].position)
             self._evicted.append(self._pop(oldest))
-        self._changed.set()
+        self._changed.ring()
 
-    def ready(self, batch_steps: int) -> bool:
-        """Whether ``take`` would find a batch of ``batch_steps`` transitions."""
-        return self._line_for(batch_steps) is not None
+    @property
+    def fill(self) -> float:
+        """How full the next batch is, 0 to 1."""
+        longest = max(self._line_steps.values(), default=0)
+        return 1.0 if self.ready() else min(1.0, longest / self._batch_steps)
 
-    async def wait_ready(
-        self, batch_steps: int, *, unless: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Waits until a batch of ``batch_steps`` transitions is there, or ``unless`` holds."""
-        while not self.ready(batch_steps) and not unless():
-            self._changed.clear()
-            await self._changed.wait()
+    def ready(self) -> bool:
+        """Whether ``take`` would find a batch."""
+        return self._line_to_draw() is not None
+
+    async def wait_ready(self, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Waits until a batch is there, or ``unless`` holds."""
+        await self._changed.wait_for(lambda: self.ready() or unless())
 
     def wake(self) -> None:
         """Has whoever waits look again at what it waits for."""
-        self._changed.set()
+        self._changed.ring()
 
-    def take(self, batch_steps: int, *, updates_now: int, max_lag: int) -> Draw:
-        """Takes the oldest chunks that make up ``batch_steps`` transitions, or a few more.
+    def take(self, moment: Moment) -> Draw:
+        """Takes the oldest chunks that make up a batch, or a few more.
 
-        Chunks that lag more than ``max_lag`` updates are taken out as expired. ``taken`` is empty
-        when too little is left. The same chunks in the same order give the same batches.
+        Chunks that lag too much are taken out as expired. ``taken`` is empty when too little is
+        left. The same chunks in the same order give the same batches.
         """
         expired = sorted(
-            [*self._evicted, *self._purge(updates_now - max_lag)], key=lambda item: item.position
+            [*self._evicted, *self._purge(moment.updates - moment.max_lag)],
+            key=lambda item: item.position,
         )
         self._evicted.clear()
-        steps = self._line_for(batch_steps)
+        steps = self._line_to_draw()
         taken: list[Admitted] = []
         if steps is not None:
             found = 0
-            while found < batch_steps and steps in self._lines:
+            while found < self._batch_steps and steps in self._lines:
                 taken.append(self._pop(steps))
                 found += taken[-1].chunk.transitions
-        return Draw(tuple(taken), tuple(expired))
+        return Draw(tuple(taken), tuple(expired), work=bool(taken))
+
+    def step(self, learner: Learner, draw: Draw) -> Stepped:
+        """Trains from the chunks of a draw."""
+        batch = collate(draw.taken, updates_now=learner.updates)
+        return Stepped(batch, batch.transitions, batch.lags, learner.step(batch))
+
+    def state_dict(self) -> Mapping[str, object]:
+        """Nothing: what waits here comes back from the journal."""
+        return {}
 
     def _purge(self, lowest_updates: int) -> list[Admitted]:
         late = [
@@ -214,9 +146,9 @@ class Replay:
         self._position = max(self._position, item.position)
         return item
 
-    def _line_for(self, batch_steps: int) -> int | None:
+    def _line_to_draw(self) -> int | None:
         """The line to draw from: a full one, the oldest first; when replay is full, the longest."""
-        full = [steps for steps, held in self._line_steps.items() if held >= batch_steps]
+        full = [steps for steps, held in self._line_steps.items() if held >= self._batch_steps]
         if full:
             return min(full, key=lambda steps: self._lines[steps][0].position)
         if self._steps >= self._capacity and self._line_steps:
@@ -225,41 +157,3 @@ class Replay:
 
     def _count(self) -> int:
         return sum(len(line) for line in self._lines.values())
-
-
-def collate(taken: Sequence[Admitted], *, updates_now: int) -> Batch:
-    """Lays chunks of the same length side by side.
-
-    Args:
-        taken: one or more chunks with the same T.
-        updates_now: the learner's optimiser updates, for the lags.
-    """
-    chunks = [item.chunk for item in taken]
-    width = sum(chunk.envs for chunk in chunks)
-    indices: list[NDArray[np.int64]] = []
-    first = 0
-    for chunk in chunks:
-        flat = chunk.final_index.astype(np.int64)
-        indices.append(flat // chunk.envs * width + flat % chunk.envs + first)
-        first += chunk.envs
-    final_index = np.concatenate(indices)
-    order = np.argsort(final_index, kind="stable")
-    finals = np.concatenate([chunk.final_observations for chunk in chunks])
-    lags = np.concatenate(
-        [
-            np.full(item.chunk.envs, updates_now - item.version_updates, dtype=np.int64)
-            for item in taken
-        ]
-    )
-    return Batch(
-        observations=np.concatenate([chunk.observations for chunk in chunks], axis=1),
-        actions=np.concatenate([chunk.actions for chunk in chunks], axis=1),
-        log_probs=np.concatenate([chunk.log_probs for chunk in chunks], axis=1),
-        rewards=np.concatenate([chunk.rewards for chunk in chunks], axis=1),
-        terminated=np.concatenate([chunk.terminated for chunk in chunks], axis=1),
-        truncated=np.concatenate([chunk.truncated for chunk in chunks], axis=1),
-        final_index=final_index[order].astype(np.int32),
-        final_observations=finals[order],
-        lags=lags,
-        positions=tuple(item.position for item in taken),
-    )

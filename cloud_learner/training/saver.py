@@ -11,7 +11,7 @@ from cloud_learner.journal.audit import RunKey, RunReport
 from cloud_learner.journal.journal import Journal
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
-from cloud_learner.training.replay import Replay
+from cloud_learner.training.source import Source
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from cloud_learner.uplink.admission import KnownVersions
 from shoal.errors import CheckpointError, JournalError, ShoalError
@@ -43,7 +43,7 @@ class Saver:
     def __init__(
         self,
         journal: Journal,
-        replay: Replay,
+        replay: Source,
         fleet: Fleet,
         versions: KnownVersions,
         checkpoints: CheckpointStore,
@@ -66,6 +66,7 @@ class Saver:
             spec=brain.spec,
             learner=brain.learner.state_dict(),
             quantizer=brain.quantizer.state_dict(),
+            source=self._replay.state_dict(),
             cursor=self._replay.cursor,
             version=self._versions.highest,
         )

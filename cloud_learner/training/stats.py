@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,8 @@ from shoal.v1 import fleet_pb2 as pb
 RETURN_WINDOW: Final = 100
 LAG_WINDOW: Final = 2048
 RATE_WINDOW_S: Final = 10.0
+STALENESS_VERSIONS: Final = 4096
+"""Policy versions whose staleness gap is kept, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,13 @@ class TrainingStats:
         self._version = 0
         self._precision = ""
         self._kl_quantization = 0.0
+        self._fill = 0.0
+        self._staleness: dict[int, list[float]] = {}
+
+    @property
+    def fill(self) -> float:
+        """How much of what the next step waits for was there when it was last looked at, 0 to 1."""
+        return self._fill
 
     @property
     def env_steps(self) -> int:
@@ -105,6 +114,29 @@ class TrainingStats:
         self._values = values
         self._updates = updates
         self._lags.extend(int(lag) for lag in lags)
+
+    def note_staleness(self, versions: Collection[int], kl: float | None) -> None:
+        """Notes the staleness gap of a batch, in nats, if one version alone made it.
+
+        Args:
+            versions: The policy versions that acted in the batch.
+            kl: As the learner measured it; None if it did not.
+        """
+        if kl is None or len(versions) != 1:
+            return
+        (version,) = versions
+        self._staleness.setdefault(version, []).append(kl)
+        if len(self._staleness) > STALENESS_VERSIONS:
+            del self._staleness[min(self._staleness)]
+
+    def staleness_of(self, version: int) -> float | None:
+        """The mean staleness gap of the batches of a version, in nats; None if there was none."""
+        gaps = self._staleness.get(version)
+        return _mean(gaps) if gaps else None
+
+    def note_fill(self, fill: float) -> None:
+        """Notes how full the next batch is, or the warm-up."""
+        self._fill = fill
 
     def note_updates(self, updates: int) -> None:
         """Notes where the learner starts."""

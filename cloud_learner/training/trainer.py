@@ -1,4 +1,4 @@
-"""Trains for ever: wait for a batch, step, quantize and publish, checkpoint."""
+"""Trains for ever: wait for data, step, publish, checkpoint."""
 
 from __future__ import annotations
 
@@ -13,33 +13,27 @@ from typing import Final
 from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.version_jumps import VersionJumps
 from cloud_learner.fleet.fleet import Fleet
 from cloud_learner.journal.audit import Disposition
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reoffer import reoffer
+from cloud_learner.models.policy import Policy
+from cloud_learner.quantization.sample import Sample, probe_sample, sample_of
 from cloud_learner.training.brain import Brain
-from cloud_learner.training.calibration import probe_observations, rows_of
-from cloud_learner.training.learner import Learner, StepMetrics
+from cloud_learner.training.experience import Admitted, collate
 from cloud_learner.training.metrics import Metrics
-from cloud_learner.training.replay import Admitted, Batch, Replay, collate
+from cloud_learner.training.publisher import Publisher
 from cloud_learner.training.saver import Saver
+from cloud_learner.training.source import Draw, Moment, Source, Stepped
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
-from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.uplink.arrivals import LEARNER
-from shoal.errors import (
-    ConfigError,
-    JournalError,
-    PolicyLogError,
-    PolicyRejected,
-    WireError,
-)
+from cloud_learner.uplink.admission import KnownVersions, Standard
+from shoal.errors import ConfigError, JournalError, WireError
 from shoal.logs import get_logger
 from shoal.services import backoff
 from shoal.spaces import EnvSpec
-from shoal.tensors import Array
+from shoal.trajectory import Chunk, ChunkKey
 
 RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
@@ -47,25 +41,18 @@ _log = get_logger("trainer")
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
-    """A step of the learner: what it trained from and what it said."""
-
-    batch: Batch
-    metrics: StepMetrics
-
-
-@dataclass(frozen=True, slots=True)
 class TrainerParts:
     """What the trainer works on."""
 
     journal: Journal
-    replay: Replay
+    replay: Source
     fleet: Fleet
     stats: TrainingStats
     counters: Counter[str]
     versions: KnownVersions
     policy_log: PolicyLog
     parameter_server: ParameterServer
+    publisher: Publisher
     saver: Saver
     metrics: Metrics
     jumps: VersionJumps
@@ -97,6 +84,7 @@ class Trainer:
         parts: TrainerParts,
         *,
         build: Callable[[EnvSpec], Brain],
+        max_lag: int,
         past: Past | None = None,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
@@ -107,6 +95,7 @@ class Trainer:
             config: The learner's configuration.
             parts: What it works on.
             build: Makes learner and quantizer for the spaces.
+            max_lag: Updates that a chunk may be behind.
             past: What fresh weights go on from; None when there was no training before.
             rng: For the jitter of retries.
             clock: Monotonic seconds.
@@ -115,15 +104,13 @@ class Trainer:
         self._training = config.training
         self._parts = parts
         self._build = build
+        self._max_lag = max_lag
         self._past = past
         self._rng = rng
         self._clock = clock
         self._brain: Brain | None = None
-        self._published_updates = 0
-        self._unpublished = 0
         self._saved_s = 0.0
         self._midway = False
-        self._calibration: Array | None = None
 
     @property
     def updates(self) -> int:
@@ -162,17 +149,12 @@ class Trainer:
             reoffer, parts.journal, parts.replay.cursor, standard
         )
         parts.replay.add(reoffered.admitted)
-        observations = reoffered.observations
-        if observations is None:
-            observations = probe_observations(brain.spec, seed=self._config.seed)
-        self._calibration = observations
-        if parts.jumps.due:
-            self._skip_versions()
+        sample = _first_sample(brain.learner.policy, reoffered.newest, seed=self._config.seed)
         await self._save(brain)
-        published = await in_thread_to_the_end(self._make_version, brain, observations, reason)
+        published = await parts.publisher.begin(brain, sample, reason=reason)
         self._brain = brain
         parts.stats.note_updates(brain.learner.updates)
-        self._offer(published)
+        parts.publisher.offer(published)
         parts.fleet.set_spec(brain.spec)
         _log.info(
             "training_begins",
@@ -220,45 +202,58 @@ class Trainer:
             spec=brain.spec,
             versions=self._parts.versions,
             updates_now=brain.learner.updates,
-            max_lag=self._training.max_lag,
+            max_lag=self._max_lag,
+            state_width=brain.learner.policy.state_width,
         )
 
     async def _train_once(self, brain: Brain) -> None:
-        parts, training = self._parts, self._training
-        await parts.replay.wait_ready(training.batch_steps, unless=lambda: parts.jumps.due)
+        parts, learner = self._parts, brain.learner
+        if not parts.replay.ready() and parts.publisher.due_before_waiting(learner.updates):
+            await parts.publisher.publish(brain)
+        parts.stats.note_fill(parts.replay.fill)
+        await parts.replay.wait_ready(unless=lambda: parts.jumps.due)
         if parts.jumps.due:
-            await self._jump(brain)
+            await parts.publisher.jump(brain)
             return
         # From here until the step is done, replay and weights disagree about what was trained.
         self._midway = True
-        draw = parts.replay.take(
-            training.batch_steps, updates_now=brain.learner.updates, max_lag=training.max_lag
-        )
+        draw = parts.replay.take(Moment(learner.updates, self._max_lag))
         await self._expire([item.position for item in draw.expired])
-        if draw.taken:
-            stepped = await in_thread_to_the_end(_step, brain.learner, draw.taken)
+        if draw.work:
+            stepped = await in_thread_to_the_end(parts.replay.step, learner, draw)
         self._midway = False
-        if draw.taken:
+        if draw.work:
+            self._note_staleness(draw, stepped)
             await self._note_step(brain, stepped)
 
+    def _note_staleness(self, draw: Draw, stepped: Stepped) -> None:
+        if stepped.metrics is not None:
+            acted = {item.chunk.policy_version for item in draw.taken}
+            self._parts.stats.note_staleness(acted, stepped.metrics.values.get("kl_staleness"))
+
     async def _note_step(self, brain: Brain, stepped: Stepped) -> None:
-        parts, updates = self._parts, stepped.metrics.updates
-        parts.stats.note_step(stepped.metrics.values, updates=updates, lags=stepped.batch.lags)
-        parts.counters["batches"] += 1
-        parts.counters["trained_transitions"] += stepped.batch.transitions
-        self._unpublished += 1
-        if self._must_publish(updates):
-            self._calibration = rows_of(stepped.batch.observations)
-            await self._publish(brain, self._calibration)
-        self._write_metrics(stepped)
+        parts = self._parts
+        self._count(stepped)
+        parts.publisher.note_step(stepped.experience)
+        behind = parts.replay.steps >= 2 * self._training.batch_steps
+        if parts.publisher.due(brain.learner.updates, behind=behind):
+            await parts.publisher.publish(brain)
+        if stepped.metrics is not None:
+            parts.metrics.write(
+                stepped.metrics, parts.stats.to_pb(), stepped.lags, fill=parts.stats.fill
+            )
         if self._clock() - self._saved_s >= self._config.checkpoint_interval_s:
             await self._save(brain)
 
-    def _must_publish(self, updates: int) -> bool:
-        training = self._training
-        due = updates - self._published_updates >= max(1, training.publish_interval)
-        behind = self._parts.replay.steps >= 2 * training.batch_steps
-        return due and not (behind and self._unpublished < training.catch_up_batches)
+    def _count(self, stepped: Stepped) -> None:
+        metrics, parts = stepped.metrics, self._parts
+        if metrics is None:
+            return
+        parts.stats.note_step(metrics.values, updates=metrics.updates, lags=stepped.lags)
+        parts.counters["batches"] += 1
+        parts.counters["trained_transitions"] += stepped.transitions
+        parts.counters["updates_skipped"] += int(metrics.values["skipped"])
+        parts.counters["weights_not_finite"] += metrics.values["weights_finite"] == 0.0
 
     async def _expire(self, positions: list[int]) -> None:
         """Has the journal say that these expired, however long its disk refuses."""
@@ -279,68 +274,14 @@ class Trainer:
                 self._parts.fleet.clear_condition("journal_full")
                 return
 
-    def _skip_versions(self) -> None:
-        """Has the next version be above what devices hold."""
-        parts = self._parts
-        before, held = parts.policy_log.highest_version, parts.jumps.take()
-        parts.policy_log.skip_to(held)
-        parts.counters["version_jumps"] += 1
-        parts.fleet.record(
-            LEARNER,
-            "version_jumped",
-            f"devices hold policy version {held} and the highest here was {before}: the next is "
-            "above theirs, as they accept no other. Was state_dir lost or replaced?",
-        )
-
-    async def _jump(self, brain: Brain) -> None:
-        """Publishes what there is above the versions of the devices, so that they follow again."""
-        self._skip_versions()
-        if self._calibration is not None:
-            await self._publish(brain, self._calibration, reason="version_jump")
-
-    async def _publish(self, brain: Brain, observations: Array, *, reason: str = "publish") -> None:
-        """Publishes; when that fails the devices keep what they have and training goes on."""
-        fleet = self._parts.fleet
-        try:
-            published = await in_thread_to_the_end(self._make_version, brain, observations, reason)
-        except (PolicyLogError, PolicyRejected) as error:
-            self._parts.counters["publish_failures"] += 1
-            fleet.raise_condition("cannot_publish", str(error))
-        else:
-            fleet.clear_condition("cannot_publish")
-            self._offer(published)
-
-    def _make_version(self, brain: Brain, observations: Array, reason: str) -> Published:
-        quantized = brain.quantizer.quantize(brain.learner.model, observations)
-        return self._parts.policy_log.publish(
-            quantized,
-            graph=brain.quantizer.graphs[quantized.precision],
-            updates=brain.learner.updates,
-            spec_fingerprint=brain.spec.fingerprint,
-            reason=reason,
-        )
-
-    def _offer(self, published: Published) -> None:
-        manifest, parts = published.manifest, self._parts
-        parts.versions.add(manifest.version, KnownVersion(manifest.updates, published.digest))
-        parts.parameter_server.announce(published)
-        parts.stats.note_published(
-            manifest.version,
-            precision=manifest.precision,
-            kl_quantization=manifest.kl_quantization,
-        )
-        self._published_updates = manifest.updates
-        self._unpublished = 0
-
     async def _save(self, brain: Brain) -> None:
         self._saved_s = self._clock()
         await self._parts.saver.save(brain)
 
-    def _write_metrics(self, stepped: Stepped) -> None:
-        stats = self._parts.stats
-        self._parts.metrics.write(stepped.metrics, stats.to_pb(), stepped.batch.lags)
 
-
-def _step(learner: Learner, taken: tuple[Admitted, ...]) -> Stepped:
-    batch = collate(taken, updates_now=learner.updates)
-    return Stepped(batch, learner.step(batch))
+def _first_sample(policy: Policy, newest: Chunk | None, *, seed: int) -> Sample:
+    """What the first version is measured by: the newest chunk, or else what might be observed."""
+    if newest is None:
+        return probe_sample(policy, seed=seed)
+    only = Admitted(ChunkKey("", b"", 0), 0, newest, 0)
+    return sample_of(policy, collate([only], updates_now=0))

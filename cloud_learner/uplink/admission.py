@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from cloud_learner.journal.audit import Disposition
 from shoal.errors import ChunkRejected
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, validate_chunk
+from shoal.trajectory import Chunk
+from shoal.validation import validate_chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,14 @@ class Standard:
         versions: The policy versions that exist.
         updates_now: The learner's optimiser updates.
         max_lag: Updates that a chunk may be behind.
+        state_width: Numbers in the memory of the policy that is trained; 0 for none.
     """
 
     spec: EnvSpec
     versions: KnownVersions
     updates_now: int
     max_lag: int
+    state_width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +116,9 @@ def decide(chunk: Chunk, standard: Standard) -> Verdict:
         return Verdict(
             Disposition.EXPIRED, "lag", f"policy version {version} is too old to be remembered"
         )
-    if known.digest is not None and known.digest != chunk.policy_digest:
-        return reject(
-            "digest",
-            f"policy version {version} has another digest than the policy that acted; "
-            "the device holds a policy of another learner",
-        )
+    unfit = _misfit(chunk, known, standard.state_width)
+    if unfit is not None:
+        return unfit
     lag = standard.updates_now - known.updates
     if lag > standard.max_lag:
         return Verdict(
@@ -128,3 +128,22 @@ def decide(chunk: Chunk, standard: Standard) -> Verdict:
             known.updates,
         )
     return Verdict(Disposition.TRAINED, version_updates=known.updates)
+
+
+def _misfit(chunk: Chunk, known: KnownVersion, state_width: int) -> Verdict | None:
+    """Why a chunk cannot have been made by the version that it names."""
+    version = chunk.policy_version
+    if known.digest is not None and known.digest != chunk.policy_digest:
+        return reject(
+            "digest",
+            f"policy version {version} has another digest than the policy that acted; "
+            "the device holds a policy of another learner",
+        )
+    width = 0 if chunk.initial_state is None else chunk.initial_state.shape[1]
+    if width != state_width:
+        return reject(
+            "state",
+            f"the chunk's initial state has {width} numbers, the memory of policy version "
+            f"{version} has {state_width}; update the device",
+        )
+    return None

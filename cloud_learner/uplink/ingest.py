@@ -14,7 +14,8 @@ from cloud_learner.config import IngestConfig
 from cloud_learner.fleet.fleet import Fleet
 from cloud_learner.journal.audit import Disposition, RunKey
 from cloud_learner.journal.journal import Journal
-from cloud_learner.training.replay import Admitted, Replay
+from cloud_learner.training.experience import Admitted
+from cloud_learner.training.source import Source
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.acks import Acks
 from cloud_learner.uplink.admission import Standard
@@ -40,7 +41,7 @@ class IngestParts:
 
     inbox: Inbox
     journal: Journal
-    replay: Replay
+    replay: Source
     fleet: Fleet
     stats: TrainingStats
     counters: Counter[str]

@@ -19,6 +19,7 @@ EXTRAS = {
     "tensorboard": "learner",
     "nats_server": "broker",
     "yaml": "ops",
+    "minari": "export",
 }
 """Which extra brings what an edge device does without."""
 
@@ -51,6 +52,12 @@ PARTS = (
     Part("devices", "shoalctl.fleet_cli:devices_app", "See the devices and their health.", WATCH),
     Part("policy", "shoalctl.fleet_cli:policy_app", "See the published policies.", WATCH),
     Part("fleet", "shoalctl.fleet_cli:fleet_app", "Account for every chunk.", WATCH),
+    Part(
+        "reproduce",
+        "shoalctl.reproduce_cli:reproduce_app",
+        "Make a device's decisions again.",
+        WATCH,
+    ),
 )
 
 app = typer.Typer(

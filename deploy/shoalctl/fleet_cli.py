@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.errors import ShoalError
+from shoal.errors import ConfigError, ShoalError
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:
@@ -117,6 +117,34 @@ def list_policies(
     with _fleet(server, identity, timeout_s) as client:
         response = client.policies()
     write_listing(policy_list(response.policies), output)
+
+
+@policy_app.command("show")
+def show_policy(
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="Its number: 7, or v7.")],
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Show all that is known of one policy version: its size, its gaps, and who runs it.
+
+    The gap by quantization is KL(fp32 || as published) on recent observations. The gap by staleness
+    is KL(trained || that version), as the learner found it in batches that this version alone made.
+    """
+    from shoalctl.views import describe_policy, policy_item, policy_of
+
+    number = version.removeprefix("v")
+    if not (number.isascii() and number.isdecimal()):
+        raise ConfigError(f"{version!r} is no policy version: give its number, such as 7 or v7")
+    with _fleet(server, identity, timeout_s) as client:
+        item = policy_item(policy_of(client.policies().policies, int(number)))
+    if output in {Format.JSON, Format.YAML}:
+        write_envelope("shoal.v1.Policy", [item], output)
+        return
+    for line in describe_policy(item):
+        typer.echo(printable(line))
 
 
 @fleet_app.command("audit")

@@ -4,9 +4,11 @@ Pure: messages in, values out. Every value comes with an age, and a program gets
 that the tables show.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import cast
 
+from shoal.errors import ShoalError
 from shoal.v1 import device_pb2, fleet_pb2
 from shoalctl.output import NOTHING, Column, Item, Listing, Value, duration, size
 
@@ -138,12 +140,65 @@ def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
         "updates": policy.updates,
         "precision": policy.precision,
         "kl_quantization": policy.kl_quantization,
+        "kl_staleness": policy.kl_staleness if policy.HasField("kl_staleness") else None,
+        "agreement": policy.agreement,
+        "tensors_bytes": policy.tensors_bytes,
+        "fp32_bytes": policy.fp32_bytes,
         "bundle_bytes": policy.bundle_bytes,
         "devices_active": policy.devices_active,
+        "active_devices": list(policy.active_devices),
         "reason": policy.reason,
         "created_unix_ms": policy.created_unix_ms,
         "age_s": age(policy.age_s),
     }
+
+
+def policy_of(policies: Sequence[fleet_pb2.PolicyInfo], version: int) -> fleet_pb2.PolicyInfo:
+    """The policy of that version.
+
+    Raises:
+        ShoalError: There is none; it names the nearest.
+    """
+    known = {policy.version: policy for policy in policies}
+    if version in known:
+        return known[version]
+    if not known:
+        raise ShoalError("no policy was published yet")
+    nearest = min(known, key=lambda one: abs(one - version))
+    raise ShoalError(
+        f"no policy v{version}: v{min(known)} to v{max(known)} are kept, the nearest is "
+        f"v{nearest}; `shoal policy ls` lists them"
+    )
+
+
+def describe_policy(item: Item) -> list[str]:
+    """One policy version in lines."""
+    created_s = _number(item["created_unix_ms"]) / 1000
+    created = datetime.fromtimestamp(created_s, UTC).isoformat(sep=" ", timespec="seconds")
+    as_is, as_fp32 = _number(item["tensors_bytes"]), _number(item["fp32_bytes"])
+    staleness = item["kl_staleness"]
+    running = cast("list[str]", item["active_devices"])
+    facts = (
+        ("Policy", f"v{item['version']}"),
+        ("Reason", _text(item, "reason")),
+        ("Created", f"{created} ({_ago(_age(item, 'age_s'))})"),
+        ("Updates", f"{item['updates']} of the optimiser"),
+        ("Precision", _text(item, "precision")),
+        (
+            "Size",
+            (
+                f"weights {size(as_is)} ({size(as_fp32)} as fp32), "
+                f"a device downloads {size(_number(item['bundle_bytes']))}"
+            ),
+        ),
+        ("Gap", f"by quantization {_number(item['kl_quantization']):.2e} nats"),
+        ("", f"by staleness {NOTHING if staleness is None else f'{_number(staleness):.2e} nats'}"),
+        ("Agreement", f"{100 * _number(item['agreement']):.1f} % of decisions are those of fp32"),
+        ("Digest", _text(item, "digest")),
+        ("Graph", _text(item, "graph_digest")),
+        ("Devices", ", ".join(running) or "none runs it"),
+    )
+    return [f"{title:<15}{text}" for title, text in facts]
 
 
 def audit_item(audit: fleet_pb2.Audit) -> dict[str, Value]:
@@ -323,6 +378,16 @@ _POLICY_COLUMNS = (
     _plain("REASON", "reason"),
     Column("GRAPH", lambda item: _short(item, "graph_digest"), wide=True),
     _bytes("SIZE", "bundle_bytes"),
+    _bytes("FP32", "fp32_bytes"),
+    Column(
+        "KL-STALE",
+        lambda item: (
+            NOTHING if item["kl_staleness"] is None else f"{_number(item['kl_staleness']):.2e}"
+        ),
+        wide=True,
+        right=True,
+    ),
+    Column("AGREE", lambda item: f"{100 * _number(item['agreement']):.1f}%", wide=True, right=True),
     _aged("AGE", "age_s"),
 )
 

@@ -70,6 +70,26 @@ def load_config(
     return typing.cast("T", _build(cls, tree, where, "", base))
 
 
+def read_table(
+    cls: type[T], table: Mapping[str, object], *, key: str, source: str = "configuration"
+) -> T:
+    """Builds a dataclass from a table that `load_config` left as it was, a `dict[str, object]`.
+
+    It is for tables whose keys are known only later, such as the settings of what another key
+    names. Variables in it are read as the keys want them.
+
+    Args:
+        cls: A frozen dataclass; its fields may be dataclasses in turn.
+        table: What was given.
+        key: Where the table lies, such as `training.settings`, for messages.
+        source: Who said so, for messages.
+
+    Raises:
+        ConfigError: A key is unknown, a value has the wrong type or lies out of its range.
+    """
+    return typing.cast("T", _build(cls, table, _Sources(source), f"{key}.", Path()))
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:

@@ -23,8 +23,14 @@ PART_BYTES = 256 * 1024
 SIGNATURE_BYTES = 64
 SIGNING_CONTEXT: Final = b"shoal policy manifest v1\x00"
 PRECISIONS: Final = ("int8", "int8_fp32_head", "fp32")
-OBSERVATION, NOISE = "observation", "noise"  # inputs of every policy graph
-ACTION, LOG_PROB, DISTRIBUTION = "action", "log_prob", "distribution"  # and its outputs
+# Inputs of every policy graph: an observation of several leaves has one input for each of them,
+# named by `Field.input_name(OBSERVATION)`; the state is there only where a policy has memory.
+OBSERVATION, NOISE, STATE = "observation", "noise", "state"
+# And its outputs; the next state is there only where the state is.
+ACTION, LOG_PROB, DISTRIBUTION, NEXT_STATE = "action", "log_prob", "distribution", "next_state"
+
+_GOLDEN: Final = {"actions", "log_probs", "noise", "observations"}
+_GOLDEN_MEMORY: Final = {"next_states", "states"}
 
 
 def sha256(data: bytes) -> bytes:
@@ -51,6 +57,10 @@ class Manifest:
         created_unix_ms: The learner's wall clock, for people only.
         kl_quantization: Nats, KL(fp32 || as published) on recent observations.
         reason: Why it was published: `publish`, `resume`, ...
+        noise_correlation: Of a step's normal noise with the next step's, 0 to 1: `noise_block`'s.
+        agreement: Part of recent observations, 0 to 1, where fp32 and as published choose alike.
+        priority_gamma: Discount, 0 to 1, of the TD errors that devices report with their chunks;
+            0 asks for none.
     """
 
     fleet: str
@@ -66,6 +76,9 @@ class Manifest:
     created_unix_ms: int
     kl_quantization: float
     reason: str
+    noise_correlation: float = 0.0
+    agreement: float = 0.0
+    priority_gamma: float = 0.0
 
     @property
     def digest(self) -> bytes:
@@ -75,19 +88,23 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Golden:
-    """Inputs and the outputs that a session must give for them, bit for bit.
+    """Inputs, and the outputs that a session must give for them.
 
     Attributes:
-        observations: `[M, ...]` in the environment's dtype.
+        observations: `[M, *shape]` of the `ObservationLayout`: packed where a chunk's are.
         noise: float32 `[M, width]`.
         actions: `[M, ...]`.
         log_probs: float32 `[M]`.
+        states: float32 `[M, S]`, before; None for a policy without memory.
+        next_states: float32 `[M, S]`, after; None exactly when `states` is.
     """
 
     observations: Array
     noise: NDArray[np.float32]
     actions: Array
     log_probs: NDArray[np.float32]
+    states: NDArray[np.float32] | None = None
+    next_states: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +159,16 @@ def decode_manifest(data: bytes) -> Manifest:
         raise WireError("manifest: version or updates out of range")
     if not 0 <= manifest.kl_quantization < math.inf:
         raise WireError("manifest: kl_quantization must be finite, 0 or more")
+    for name in ("noise_correlation", "agreement", "priority_gamma"):
+        if not 0 <= getattr(manifest, name) <= 1:
+            raise WireError(f"manifest: {name} must be from 0 to 1")
     return manifest
 
 
 def encode_golden(golden: Golden) -> bytes:
     """Serializes golden vectors."""
-    return encode_tensors(
-        {
-            "actions": golden.actions,
-            "log_probs": golden.log_probs,
-            "noise": golden.noise,
-            "observations": golden.observations,
-        }
-    )
+    columns = {name: getattr(golden, name) for name in Golden.__dataclass_fields__}
+    return encode_tensors({name: array for name, array in columns.items() if array is not None})
 
 
 def decode_golden(data: bytes) -> Golden:
@@ -164,13 +178,16 @@ def decode_golden(data: bytes) -> Golden:
         WireError: They are malformed, or do not all have the same number of rows.
     """
     tensors = decode_tensors(data, max_bytes=MAX_BUNDLE_BYTES)
-    if set(tensors) != {"actions", "log_probs", "noise", "observations"}:
+    if set(tensors) not in (_GOLDEN, _GOLDEN | _GOLDEN_MEMORY):
         raise WireError("golden vectors: a tensor is missing or unknown")
     rows = {tensor.shape[:1] for tensor in tensors.values()}
     if len(rows) != 1 or rows & {(), (0,)}:
         raise WireError("golden vectors: the tensors must have the same number of rows, 1 or more")
-    if tensors["noise"].dtype != np.float32 or tensors["log_probs"].dtype != np.float32:
-        raise WireError("golden vectors: noise and log_probs must be float32")
+    for name in {"noise", "log_probs", *_GOLDEN_MEMORY} & set(tensors):
+        if tensors[name].dtype != np.float32:
+            raise WireError(f"golden vectors: {name} must be float32")
+    if len({tensors[name].shape for name in _GOLDEN_MEMORY & set(tensors)}) > 1:
+        raise WireError("golden vectors: states and next_states must have one shape")
     return Golden(**tensors)
 
 

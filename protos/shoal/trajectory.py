@@ -1,16 +1,16 @@
-"""Chunks of experience: their values, their bytes, and what makes one acceptable."""
+"""Chunks of experience: their values, their bytes, and what makes one consistent in itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from shoal.errors import ChunkRejected, LimitExceeded, WireError
+from shoal.errors import LimitExceeded, WireError
 from shoal.noise import RUN_ID_BYTES
-from shoal.spaces import EnvSpec, action_dtype, action_shape, observation_box
 from shoal.tensors import Array, decode_tensor, encode_tensor
 from shoal.v1 import trajectory_pb2 as pb
 from shoal.wire import frame, parse, unframe
@@ -19,6 +19,7 @@ MAX_ENVELOPE_BYTES = 1024 * 1024  # a broker's usual limit; 96 KiB is what chunk
 MAX_BODY_BYTES = 64 * 1024 * 1024  # a chunk once decompressed
 DIGEST_BYTES = 32
 _ZSTD_LEVEL = 1
+_OPTIONAL: Final = ("initial_state", "priorities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,11 @@ class Chunk:
         policy_version: The version that acted.
         policy_digest: 32 bytes, of the graph and tensors that were loaded.
         first_step: Vector steps of this run before the chunk.
-        observations: `[T+1, N, ...]` in the environment's dtype. Where an episode ended at t,
-            `observations[t+1, n]` is the first of the next one.
-        actions: `[T, N, ...]` int64 counted from 0, or float32 as sampled, not clipped.
+        observations: `[T+1, N, ...]` as their `ObservationLayout` has it: in the environment's
+            dtype, or packed. Where an episode ended at t, `observations[t+1, n]` is the first of
+            the next one.
+        actions: `[T, N, ...]` as their `ActionLayout` has it: int64 counted from 0, or float32 as
+            sampled, not clipped.
         log_probs: `[T, N]` float32, log-density of `actions` under the graph that sampled.
         rewards: `[T, N]` float32.
         terminated: `[T, N]` bool; the future is worth nothing.
@@ -57,6 +60,10 @@ class Chunk:
         final_index: `[K]` int32, `t * N + n` of each end of an episode, increasing.
         final_observations: `[K, ...]`, the true last observation of each.
         episodes: One for each end, in the same order.
+        initial_state: `[N, S]` float32, of a policy with memory, before the first step; None
+            without memory.
+        priorities: `[T, N]` float32, 0 or more: |TD error| as the device saw it; None where the
+            manifest asks for none.
     """
 
     spec_fingerprint: bytes
@@ -72,6 +79,8 @@ class Chunk:
     final_index: NDArray[np.int32]
     final_observations: Array
     episodes: tuple[Episode, ...]
+    initial_state: NDArray[np.float32] | None = None
+    priorities: NDArray[np.float32] | None = None
 
     @property
     def steps(self) -> int:
@@ -133,6 +142,9 @@ def encode_chunk(chunk: Chunk) -> bytes:
             for e in chunk.episodes
         ],
     )
+    for name in _OPTIONAL:
+        if (array := getattr(chunk, name)) is not None:
+            getattr(message, name).CopyFrom(encode_tensor("", array))
     raw = message.SerializeToString(deterministic=True)
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(raw)
 
@@ -161,6 +173,11 @@ def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
         final_index=decode_tensor(message.final_index),
         final_observations=decode_tensor(message.final_observations),
         episodes=tuple(Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes),
+        **{
+            name: decode_tensor(getattr(message, name))
+            for name in _OPTIONAL
+            if message.HasField(name)
+        },
     )
     _check_columns(chunk)
     return chunk
@@ -207,53 +224,6 @@ def decode_envelope(data: bytes) -> Envelope:
     return Envelope(key=key, body=message.body, oldest_seq=message.oldest_seq)
 
 
-def validate_chunk(chunk: Chunk, spec: EnvSpec) -> None:
-    """Checks that a chunk fits the spaces a learner trains for.
-
-    Raises:
-        ChunkRejected: With the reason `fingerprint`, `dtype`, `shape`, `index` or `non_finite`.
-    """
-    if chunk.spec_fingerprint != spec.fingerprint:
-        raise ChunkRejected(
-            "fingerprint",
-            f"chunk was made in other spaces than those of {spec.env_id}; "
-            "point the device at the right fleet or environment",
-        )
-    box = observation_box(spec)
-    wanted = box.dtype.newbyteorder("<")
-    for name, array in (
-        ("observations", chunk.observations),
-        ("final_observations", chunk.final_observations),
-    ):
-        lead = 2 if name == "observations" else 1
-        if array.dtype != wanted:
-            raise ChunkRejected("dtype", f"{name} are {array.dtype}, they must be {wanted}")
-        if array.shape[lead:] != box.shape:
-            raise ChunkRejected("shape", f"{name} are {array.shape[lead:]}, not {box.shape}")
-    if chunk.actions.dtype != action_dtype(spec.action):
-        raise ChunkRejected("dtype", f"actions are {chunk.actions.dtype}")
-    if chunk.actions.shape[2:] != action_shape(spec.action):
-        raise ChunkRejected("shape", f"actions are {chunk.actions.shape[2:]}")
-    _check_values(chunk, spec)
-
-
-def _check_values(chunk: Chunk, spec: EnvSpec) -> None:
-    floats = {
-        "observations": chunk.observations,
-        "final_observations": chunk.final_observations,
-        "actions": chunk.actions,
-        "log_probs": chunk.log_probs,
-        "rewards": chunk.rewards,
-    }
-    for name, array in floats.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ChunkRejected("non_finite", f"{name} hold NaN or infinity; mend the environment")
-    if chunk.actions.dtype.kind == "i" and chunk.actions.size:
-        low, high = int(chunk.actions.min()), int(chunk.actions.max())
-        if low < 0 or high >= getattr(spec.action, "n", 0):
-            raise ChunkRejected("index", f"actions reach from {low} to {high}: out of their space")
-
-
 def _check_columns(chunk: Chunk) -> None:
     wanted = {
         "log_probs": (chunk.log_probs, "f4"),
@@ -261,27 +231,35 @@ def _check_columns(chunk: Chunk) -> None:
         "terminated": (chunk.terminated, "b1"),
         "truncated": (chunk.truncated, "b1"),
         "final_index": (chunk.final_index, "i4"),
+        "initial_state": (chunk.initial_state, "f4"),
+        "priorities": (chunk.priorities, "f4"),
     }
     for name, (array, code) in wanted.items():
-        if array.dtype != np.dtype(code):
+        if array is not None and array.dtype != np.dtype(code):
             raise WireError(f"chunk: {name} must be {np.dtype(code)}, not {array.dtype}")
     lead = chunk.rewards.shape
     if chunk.rewards.ndim != len("TN") or 0 in lead:
         raise WireError(f"chunk: rewards must be [T, N], not {lead}")
-    for name, array in (
-        ("log_probs", chunk.log_probs),
-        ("terminated", chunk.terminated),
-        ("truncated", chunk.truncated),
-    ):
-        if array.shape != lead:
-            raise WireError(f"chunk: {name} are {array.shape}, rewards are {lead}")
+    for name in ("log_probs", "terminated", "truncated", "priorities"):
+        column = getattr(chunk, name)
+        if column is not None and column.shape != lead:
+            raise WireError(f"chunk: {name} are {column.shape}, rewards are {lead}")
     if chunk.actions.shape[:2] != lead:
         raise WireError(f"chunk: actions are {chunk.actions.shape}, rewards are {lead}")
     if chunk.observations.shape[:2] != (lead[0] + 1, lead[1]):
         raise WireError(f"chunk: observations are {chunk.observations.shape}, rewards are {lead}")
+    _check_state(chunk)
     if chunk.first_step >= 1 << 62 or chunk.policy_version >= 1 << 62:
         raise WireError("chunk: a counter is out of range")
     _check_ends(chunk)
+
+
+def _check_state(chunk: Chunk) -> None:
+    state = chunk.initial_state
+    if state is None:
+        return
+    if state.ndim != len("NS") or state.shape[0] != chunk.envs or not state.size:
+        raise WireError(f"chunk: initial_state must be [N, S] with N = {chunk.envs}, S > 0")
 
 
 def _check_ends(chunk: Chunk) -> None:

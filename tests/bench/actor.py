@@ -29,18 +29,22 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from bench.report import Machine, envelope, median, table, this_machine, versions  # noqa: E402
 
-from cloud_learner.models.actor_critic import ActorCritic, build_model  # noqa: E402
+from cloud_learner.config import NetworkConfig  # noqa: E402
+from cloud_learner.models.policy import Policy as Trained  # noqa: E402
+from cloud_learner.models.policy import build_policy  # noqa: E402
 from cloud_learner.quantization.quantize import Quantizer  # noqa: E402
+from cloud_learner.quantization.sample import Sample  # noqa: E402
 from edge_agent.actor import Actor  # noqa: E402
 from edge_agent.config import EnvConfig  # noqa: E402
 from edge_agent.env import make_env  # noqa: E402
 from edge_agent.events import Events  # noqa: E402
 from edge_agent.policy import Policy  # noqa: E402
 from edge_agent.spool import Spool  # noqa: E402
+from shoal.layout import ObservationLayout  # noqa: E402
 from shoal.noise import RUN_ID_BYTES, noise_block  # noqa: E402
 from shoal.policy import ACTION, LOG_PROB, NOISE, OBSERVATION, Manifest, sha256  # noqa: E402
 from shoal.ranges import Ranges  # noqa: E402
-from shoal.spaces import Discrete, EnvSpec  # noqa: E402
+from shoal.spaces import Box, Discrete, EnvSpec  # noqa: E402
 from shoal.tensors import Array, encode_tensors  # noqa: E402
 from shoal.trajectory import encode_chunk  # noqa: E402
 
@@ -104,11 +108,13 @@ class Subject:
         with make_env(EnvConfig(plan.env, num_envs=1, seed=0)) as environments:
             self.spec: EnvSpec = environments.spec
             self.observations = _observations(plan.env, rows=512)
-        self.model: ActorCritic = build_model(self.spec, plan.hidden, seed=0)
+        network = NetworkConfig(hidden=plan.hidden)
+        self.model: Trained = build_policy(self.spec, network, head="sample", seed=0)
 
     def policy(self, precision: str) -> Policy:
-        quantizer = Quantizer(self.spec, self.model, kl_max=KL_MAX[precision])
-        quantized = quantizer.quantize(self.model, self.observations)
+        quantizer = Quantizer(self.model, kl_max=KL_MAX[precision])
+        no_states = np.zeros((len(self.observations), 0), np.float32)
+        quantized = quantizer.quantize(self.model, Sample(self.observations, no_states))
         graph, tensors = quantizer.graphs[quantized.precision], encode_tensors(quantized.tensors)
         manifest = Manifest(
             fleet="bench",
@@ -125,7 +131,8 @@ class Subject:
             kl_quantization=quantized.kl_quantization,
             reason="bench",
         )
-        return Policy.load(graph, quantized.tensors, manifest)
+        layout = ObservationLayout.of(self.spec.observation)
+        return Policy.load(graph, quantized.tensors, manifest, layout)
 
 
 def device_loop(subject: Subject, policy: Policy) -> float:
@@ -205,12 +212,12 @@ def decide(subject: Subject, precision: str, envs: int, repeats: int) -> Decisio
     return Decision(precision, envs, session_us, _median_us(bound, repeats))
 
 
-def _eager(model: ActorCritic, rows: torch.Tensor) -> Callable[[], object]:
+def _eager(model: Trained, rows: torch.Tensor) -> Callable[[], object]:
     distribution, discrete = model.distribution, model.log_std is None
 
     def act() -> object:
         with torch.inference_mode():
-            params = model.distribution_params(rows)
+            params = model(rows)
             if discrete:
                 actions = torch.multinomial(params.softmax(-1), 1).squeeze(-1)
             else:
@@ -248,6 +255,8 @@ def _decoder(spec: EnvSpec) -> Callable[[Array], Sequence[object]]:
     if isinstance(action, Discrete):
         start = action.start
         return lambda actions: (actions + start).tolist() if start else actions.tolist()
+    if not isinstance(action, Box):
+        raise SystemExit(f"{spec.env_id}: this measurement acts in Discrete and Box only")
     low, high = action.low, action.high
     return lambda actions: list(np.clip(actions, low, high))
 

@@ -1,6 +1,7 @@
 """Wall-clock from process start to a solved CartPole-v1: Shoal whole, beside its peers.
 
     python tests/bench/learn.py --seeds 3 --peers sb3_ppo,sample_factory_appo -o json
+    python tests/bench/learn.py --suite classic --seeds 3 --out suite.json     # see suite.py
 
 Everybody is measured the same way, by this program: from the moment it starts the contestant's
 process, imports and all, to the moment the mean return of the last 100 *training* episodes reaches
@@ -9,16 +10,9 @@ README.md, beside this file, says how to read the result.
 """
 
 import argparse
-import contextlib
-import hashlib
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
-import time
-import venv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,12 +21,18 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:  # run as a program
     sys.path.insert(0, str(HERE.parent))
 
+from bench.child import run_child, say  # noqa: E402
+from bench.peer_venv import PEERS_DIR, peer_python, prepare_peer  # noqa: E402
 from bench.report import Machine, envelope, finite, median, table, this_machine, versions  # noqa: E402
 
 SCHEMA = "shoal.v1.BenchLearn"
-PEERS_DIR = HERE / "peers"
 PEERS = ("sb3_ppo", "sample_factory_appo")
 SHOAL = "shoal"
+PROGRAMS = {
+    "sb3_ppo": ("sb3", ("--algorithm", "ppo")),
+    "sample_factory_appo": ("sample_factory_appo", ()),
+}
+"""By peer: its program, and the flags that make that program it."""
 VARIANTS = {
     # torch's own choice of threads, and one: the better of the two counts.
     "sb3_ppo": (("1 thread", ("--threads", "1")), ("default threads", ("--threads", "0"))),
@@ -199,80 +199,28 @@ def contestants_of(peers: Sequence[str], extra: Sequence[str]) -> list[Contestan
     """Shoal first, then each peer in its variants.
 
     Args:
-        peers: Names of files under `peers/`.
+        peers: Keys of `PROGRAMS`.
         extra: More flags for `shoal demo`.
     """
     shoal = Path(sys.executable).with_name("shoal")
     found = [Contestant(SHOAL, "", (str(shoal), "demo", "-o", "json", *extra))]
     for peer in peers:
-        program = (str(peer_python(peer)), str(PEERS_DIR / f"{peer}.py"))
+        name, always = PROGRAMS[peer]
+        program = (str(peer_python(name)), str(PEERS_DIR / f"{name}.py"), *always)
         found += [Contestant(peer, name, (*program, *flags)) for name, flags in VARIANTS[peer]]
     return found
-
-
-def peer_python(peer: str) -> Path:
-    """The interpreter of a peer's own virtual environment."""
-    return PEERS_DIR / ".venvs" / peer / "bin" / "python"
-
-
-def prepare_peer(peer: str) -> None:
-    """Make a peer's virtual environment, unless it holds what its requirements say already."""
-    requirements = PEERS_DIR / f"requirements-{peer}.txt"
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    home = PEERS_DIR / ".venvs" / peer
-    stamp = home / "installed"
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
-        return
-    say(f"making {home.relative_to(HERE.parent.parent)} (a minute or two, the first time)")
-    venv.create(home, with_pip=True, clear=True)
-    subprocess.run(
-        [str(peer_python(peer)), "-m", "pip", "install", "--quiet", "-r", str(requirements)],
-        check=True,
-        stdout=sys.stderr,
-    )
-    stamp.write_text(digest, encoding="utf-8")
 
 
 def run_once(contestant: Contestant, seed: int, timeout_s: float) -> Run:
     """Start a contestant, wait for it, and read what it says."""
     command = [*contestant.command, "--seed", str(seed), "--timeout-s", f"{timeout_s:g}"]
-    started_s = time.clock_gettime(time.CLOCK_MONOTONIC)
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=timeout_s + GRACE_S)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return _failed(contestant, seed, timeout_s + GRACE_S, "did not end: stopped")
-        except BaseException:
-            _end(process)
-            raise
-    process_s = time.clock_gettime(time.CLOCK_MONOTONIC) - started_s
-    lines = [line for line in out.splitlines() if line.startswith("{")]
-    if not lines:
-        reason = (err.strip().splitlines() or ["it said nothing"])[-1]
-        return _failed(contestant, seed, process_s, f"status {process.returncode}: {reason}")
+    child = run_child(command, timeout_s + GRACE_S)
+    if child.answer is None:
+        return _failed(contestant, seed, child.process_s, child.failure)
     if contestant.name == SHOAL:
-        return read_shoal(lines[-1], contestant, seed, started_s, process_s)
-    run = read_peer(lines[-1], contestant, seed, started_s)
-    return Run(**{**asdict(run), "process_s": round(process_s, 3)})
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Stop a contestant and what it started: asked first, then made to."""
-    process.terminate()
-    try:
-        process.wait(timeout=15.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        return read_shoal(child.answer, contestant, seed, child.started_s, child.process_s)
+    run = read_peer(child.answer, contestant, seed, child.started_s)
+    return Run(**{**asdict(run), "process_s": round(child.process_s, 3)})
 
 
 def _failed(contestant: Contestant, seed: int, process_s: float, note: str) -> Run:
@@ -333,14 +281,13 @@ def text_of(machine: Machine, runs: Sequence[Run], summaries: Sequence[Summary])
     )
 
 
-def say(text: str) -> None:
-    """Tell a person how it goes; the result alone is on standard output."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say by the exit code whether Shoal solved every seed."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if any(word.partition("=")[0] == "--suite" for word in words):
+        from bench.suite import main as suite
+
+        return suite(words)
     parser = argparse.ArgumentParser(prog="shoal bench learn", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="how many: 0, 1, ... (default 3)")
     parser.add_argument(
@@ -358,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.seeds < 1:
         parser.error(f"--seeds {given.seeds}: use 1 or more")
     for peer in peers:
-        prepare_peer(peer)
+        prepare_peer(PROGRAMS[peer][0])
     machine = this_machine()
     contestants = contestants_of(peers, demo_flags)[1 if given.skip_shoal else 0 :]
     runs: list[Run] = []

@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from cloud_learner.algorithms.appo import APPO
-from cloud_learner.config import AppoConfig, OptimiserConfig
-from cloud_learner.models.actor_critic import build_model
+from cloud_learner.algorithms.interface import Setup
+from cloud_learner.config import NetworkConfig
 from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.quantization.sample import Sample, sample_of
 from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
+from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.experience import Batch
 from cloud_learner.training.learner import Learner
-from cloud_learner.training.replay import Batch, Cursor
 from shoal.errors import CheckpointError
 from shoal.ranges import Ranges
 from shoal.spaces import Box, Discrete, EnvSpec
@@ -29,8 +31,8 @@ SPEC = EnvSpec("Test-v0", Box(-HIGH, HIGH), Discrete(2), reward_threshold=475.0)
 
 
 def new_learner(seed: int = 0) -> Learner:
-    model = build_model(SPEC, hidden=(8,), seed=seed)
-    return Learner(model, APPO(AppoConfig()), seed=seed, config=OptimiserConfig())
+    algorithm = APPO(Setup(SPEC, NetworkConfig(hidden=(8,)), seed), APPO.Settings())
+    return Learner(algorithm, name="cloud_learner.algorithms.appo:APPO")
 
 
 def make_batch(seed: int) -> Batch:
@@ -45,6 +47,8 @@ def make_batch(seed: int) -> Batch:
         truncated=none,
         final_index=np.empty(0, np.int32),
         final_observations=np.empty((0, 4), np.float32),
+        initial_state=np.zeros((4, 0), np.float32),
+        starts=none,
         lags=np.zeros(4, np.int64),
         positions=(seed,),
     )
@@ -55,6 +59,7 @@ def checkpoint_of(learner: Learner, quantizer: Quantizer, *, position: int = 7) 
         spec=SPEC,
         learner=learner.state_dict(),
         quantizer=quantizer.state_dict(),
+        source={"limiter": {"inserted": 5, "credit": 0.5}},
         cursor=Cursor(position, Ranges.of([3, 5])),
         version=11,
     )
@@ -72,10 +77,10 @@ class Trained:
 @pytest.fixture
 def trained() -> Trained:
     learner = new_learner()
-    quantizer = Quantizer(SPEC, learner.model)
+    quantizer = Quantizer(learner.policy)
     for seed in range(3):
         learner.step(make_batch(seed))
-    quantizer.quantize(learner.model, make_batch(0).observations.reshape(-1, 4))
+    quantizer.quantize(learner.policy, sample_of(learner.policy, make_batch(0)))
     return Trained(learner, quantizer, checkpoint_of(learner, quantizer))
 
 
@@ -92,6 +97,7 @@ def test_everything_comes_back(tmp_path: Path, trained: Trained) -> None:
     assert back.cursor == trained.checkpoint.cursor
     assert back.version == 11
     assert back.learner["updates"] == trained.learner.updates
+    assert back.source == trained.checkpoint.source
 
 
 def test_training_and_publishing_go_on_bit_for_bit(tmp_path: Path, trained: Trained) -> None:
@@ -100,19 +106,20 @@ def test_training_and_publishing_go_on_bit_for_bit(tmp_path: Path, trained: Trai
     assert back is not None
     resumed = new_learner(seed=5)
     resumed.load_state_dict(back.learner)
-    quantizer = Quantizer(back.spec, resumed.model)
+    quantizer = Quantizer(resumed.policy)
     quantizer.load_state_dict(back.quantizer)
     for seed in range(3, 6):
         batch = make_batch(seed)
         trained.learner.step(batch)
         resumed.step(batch)
     for ours, theirs in zip(
-        trained.learner.model.parameters(), resumed.model.parameters(), strict=True
+        trained.learner.policy.parameters(), resumed.policy.parameters(), strict=True
     ):
         assert torch.equal(ours, theirs)
     observations = make_batch(9).observations.reshape(-1, 4)
-    before = trained.quantizer.quantize(trained.learner.model, observations).tensors
-    after = quantizer.quantize(resumed.model, observations).tensors
+    sample = Sample(observations, np.zeros((len(observations), 0), np.float32))
+    before = trained.quantizer.quantize(trained.learner.policy, sample).tensors
+    after = quantizer.quantize(resumed.policy, sample).tensors
     assert encode_tensors(dict(before)) == encode_tensors(dict(after))
 
 
@@ -224,11 +231,12 @@ def test_nothing_in_a_checkpoint_can_run_code(
 
 def test_one_that_lacks_a_field_is_refused(tmp_path: Path, trained: Trained) -> None:
     state = dict(trained.checkpoint.learner)
-    del state["generator"]
+    del state["algorithm"]
     lacking = Checkpoint(
         spec=SPEC,
         learner=state,  # type: ignore[arg-type]
         quantizer={},
+        source={},
         cursor=Cursor(0, Ranges.of([])),
         version=0,
     )

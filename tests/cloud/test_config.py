@@ -28,19 +28,20 @@ def test_every_table_can_be_given(tmp_path: Path) -> None:
     [broker]
     host = "broker.farm"
     [training]
+    max_lag = -1
+    [training.network]
     hidden = [32, 16]
-    [training.appo]
+    [training.settings]
     gamma = 0.9
-    [training.optimiser]
     learning_rate = 1e-4
     [journal]
     retain_bytes = 0
     """
     config = load(tmp_path, text)
     assert config.broker.host == "broker.farm"
-    assert config.training.hidden == (32, 16)
-    assert config.training.appo.gamma == 0.9
-    assert config.training.optimiser.learning_rate == 1e-4
+    assert config.training.network.hidden == (32, 16)
+    assert config.training.settings == {"gamma": 0.9, "learning_rate": 1e-4}
+    assert config.training.max_lag == -1
     assert config.journal.retain_bytes == 0
 
 
@@ -60,12 +61,11 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
         ("[ingest]\nmax_batch_messages = 0\n", r"ingest\.max_batch_messages = 0"),
         ("[journal]\nmax_file_bytes = 10\n", r"journal\.max_file_bytes = 10"),
         ("[training]\nreplay_steps = 3\n", r"training\.replay_steps = 3 .*batch_steps \(2048\)"),
-        ("[training]\nhidden = []\n", r"training\.hidden = \(\)"),
+        ("[training.network]\nhidden = []\n", r"training\.network\.hidden = \(\)"),
+        ("[training]\nmax_lag = -2\n", r"training\.max_lag = -2 .*-1 for unbounded"),
+        ('[training]\nmode = "sync"\n', r"training\.mode = 'sync'.*'lockstep'"),
+        ("[training]\nlockstep_devices = 0\n", r"training\.lockstep_devices = 0"),
         ('[training]\nalgorithm = "appo"\n', r"training\.algorithm = 'appo' .*module:Class"),
-        ("[training.appo]\ngamma = 1.5\n", r"training\.appo\.gamma = 1\.5 .* 0 to 1"),
-        ("[training.appo]\nclip = 0.0\n", r"training\.appo\.clip"),
-        ('[training.appo]\nvalue_loss = "l1"\n', r"training\.appo\.value_loss = 'l1'"),
-        ("[training.optimiser]\nepochs = 0\n", r"training\.optimiser\.epochs = 0"),
         ("seed = -1\n", r"seed = -1"),
         ("policies_kept = 1\n", r"policies_kept = 1"),
         ("checkpoint_interval_s = -1.0\n", r"checkpoint_interval_s = -1\.0"),

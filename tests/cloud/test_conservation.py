@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,11 @@ from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport,
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Entry
 from cloud_learner.journal.reoffer import reoffer
-from cloud_learner.training.replay import Admitted, Cursor, Replay
+from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.experience import Admitted
+from cloud_learner.training.replay import Replay
+from cloud_learner.training.source import Moment, Source
+from cloud_learner.training.transition_replay import Sampling, TransitionReplay
 from cloud_learner.uplink.acks import Acks
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
 from cloud_learner.uplink.arrivals import open_chunks
@@ -166,10 +171,11 @@ class FleetUnderFaults(RuleBasedStateMachine):
 
     @rule(batches=st.integers(1, 3))
     def the_learner_steps(self, batches: int) -> None:
-        draw = self.replay.take(8 * batches, updates_now=self.updates, max_lag=MAX_LAG)
-        self.journal.redispose([item.position for item in draw.expired], Disposition.EXPIRED)
-        self.weights.update(item.key for item in draw.taken)
-        self.updates += 1 if draw.taken else 0
+        for _ in range(batches):
+            draw = self.replay.take(Moment(self.updates, MAX_LAG))
+            self.journal.redispose([item.position for item in draw.expired], Disposition.EXPIRED)
+            self.weights.update(item.key for item in draw.taken)
+            self.updates += 1 if draw.taken else 0
 
     @rule(updates=st.integers(1, 4))
     def training_moves_on(self, updates: int) -> None:
@@ -205,8 +211,7 @@ class FleetUnderFaults(RuleBasedStateMachine):
     @invariant()
     def trained_means_in_the_weights_or_on_the_way(self) -> None:
         expected = set(self.weights)
-        expected |= {item.key for line in self.replay._lines.values() for item in line}
-        expected |= {item.key for item in self.replay._evicted}
+        expected |= self._waiting()
         assert self._with(Disposition.TRAINED) == expected
 
     @invariant()
@@ -216,6 +221,14 @@ class FleetUnderFaults(RuleBasedStateMachine):
                 decided = self.journal.decided(RunKey(device.device_id, run.run_id))
                 gone = Ranges.upto(run.produced).difference(Ranges.of(run.spooled))
                 assert not gone.difference(run.dropped).difference(decided.settled)
+
+    def _new_replay(self, cursor: Cursor) -> Source:
+        return Replay(24, cursor, batch_steps=8)
+
+    def _waiting(self) -> set[ChunkKey]:
+        assert isinstance(self.replay, Replay)
+        lines = chain(self.replay._evicted, *self.replay._lines.values())
+        return {item.key for item in lines}
 
     def _with(self, disposition: Disposition) -> set[ChunkKey]:
         return {
@@ -236,7 +249,7 @@ class FleetUnderFaults(RuleBasedStateMachine):
         self.acks = Acks(self.journal.decided)
         self.weights = Counter(saved.weights)
         self.updates = max(saved.updates, self.updates)
-        self.replay = Replay(24, saved.cursor)
+        self.replay = self._new_replay(saved.cursor)
         self.replay.add(reoffer(self.journal, saved.cursor, self._standard()).admitted)
 
     def _fails_to_commit(self, entries: list[Entry]) -> None:
@@ -253,6 +266,23 @@ FleetUnderFaults.TestCase.settings = settings(
     max_examples=120, stateful_step_count=50, deadline=None
 )
 TestFleetUnderFaults = FleetUnderFaults.TestCase
+
+
+class TransitionsUnderFaults(FleetUnderFaults):
+    """The same for a store that chunks stay in: each counts once, when it goes in."""
+
+    def _new_replay(self, cursor: Cursor) -> Source:
+        return TransitionReplay(24, Sampling(learning_starts=0), seed=0, cursor=cursor)
+
+    def _waiting(self) -> set[ChunkKey]:
+        assert isinstance(self.replay, TransitionReplay)
+        return {item.key for item in self.replay._pending}
+
+
+TransitionsUnderFaults.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None
+)
+TestTransitionsUnderFaults = TransitionsUnderFaults.TestCase
 
 
 def test_a_chunk_that_was_deleted_without_a_decision_unbalances_the_audit(tmp_path: Path) -> None:

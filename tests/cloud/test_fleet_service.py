@@ -35,6 +35,7 @@ class SmallPolicy:
     golden: Golden
     precision: str = "int8"
     kl_quantization: float = 0.002
+    agreement: float = 0.9
 
 
 class TwoDevices:
@@ -64,6 +65,9 @@ class TwoDevices:
     def training(self) -> fleet_pb2.Training:
         self.looks += 1
         return fleet_pb2.Training(env_steps=self.looks)
+
+    def staleness_of(self, version: int) -> float | None:
+        return 0.125 if version == 2 else None
 
 
 class Cloud:
@@ -191,6 +195,11 @@ def test_policies_are_listed_newest_first_with_age_and_who_runs_them(play: Play)
         assert newest.bundle_bytes == len(published[2].bundle)
         assert (newest.updates, newest.precision, newest.reason) == (16, "int8", "resume")
         assert newest.age_s == 60.0
+        assert [list(info.active_devices) for info in answer.policies] == [[], ["pi-1"], ["pi-2"]]
+        measured = [info.HasField("kl_staleness") for info in answer.policies]
+        assert (measured, answer.policies[1].kl_staleness) == ([False, True, False], 0.125)
+        assert newest.tensors_bytes == published[2].manifest.tensors_bytes
+        assert newest.fp32_bytes == published[2].fp32_bytes == 4 * 8
 
     play(scenario)
 

@@ -64,7 +64,7 @@ class Bench:
 async def ingesting(path: Path, *, max_file_bytes: int = 0) -> AsyncIterator[Bench]:
     counters: Counter[str] = Counter()
     with Journal(path / "journal.db", JournalConfig(0, max_file_bytes)) as journal:
-        replay, stats = Replay(10_000), TrainingStats()
+        replay, stats = Replay(10_000, batch_steps=2048), TrainingStats()
         facts = LearnerFacts(
             decided=journal.decided,
             updates=lambda: 0,

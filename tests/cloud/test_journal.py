@@ -12,7 +12,7 @@ from cloud_learner.config import JournalConfig
 from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Entry, JournalTotals
-from cloud_learner.training.replay import Cursor
+from cloud_learner.training.cursor import Cursor
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 from shoal.trajectory import ChunkKey

@@ -53,6 +53,7 @@ class PolicyOfSize:
     golden: Golden
     precision: str = "int8"
     kl_quantization: float = 0.002
+    agreement: float = 0.996
 
 
 class Cloud:

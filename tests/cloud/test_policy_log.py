@@ -36,6 +36,7 @@ class SmallPolicy:
     golden: Golden
     precision: str = "int8"
     kl_quantization: float = 0.002
+    agreement: float = 0.996
 
 
 def policy(seed: int = 0) -> SmallPolicy:

@@ -40,6 +40,7 @@ class SmallPolicy:
     golden: Golden
     precision: str = "int8"
     kl_quantization: float = 0.002
+    agreement: float = 0.996
 
 
 def small_policy() -> SmallPolicy:
@@ -124,3 +125,12 @@ def test_a_policy_that_devices_would_refuse_for_its_size_is_not_published(
 
 def test_fp32_counts_weights_and_biases_and_no_quantization_parameters() -> None:
     assert fp32_bytes(small_policy().tensors) == 4 * (4 * 8 + 8)
+
+
+def test_the_manifest_says_what_devices_are_asked_for_and_how_alike_both_policies_choose() -> None:
+    asked = replace(CIRCUMSTANCES, noise_correlation=0.9, priority_gamma=0.97)
+    signed = sign_policy(small_policy(), GRAPH, asked, KEY)
+    manifest = read_policy(signed.bundle, KEY.public_key(), 7).manifest
+    assert manifest.noise_correlation == 0.9
+    assert manifest.priority_gamma == 0.97
+    assert manifest.agreement == 0.996

@@ -3,11 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cartpole_spec, make_chunk
 
-from cloud_learner.training.stats import Progress, TrainingStats
+from cloud_learner.training.stats import STALENESS_VERSIONS, Progress, TrainingStats
 from shoal.trajectory import Episode
 
 CHUNK = make_chunk(cartpole_spec())
@@ -58,3 +59,21 @@ def test_the_rate_is_of_the_last_seconds_and_falls_to_zero_when_nothing_comes() 
     np.testing.assert_allclose(stats.steps_per_s(), 8.0)
     clock.now_s += 1000.0
     assert stats.steps_per_s() < 0.1
+
+
+def test_a_versions_staleness_is_the_mean_over_batches_that_it_alone_made() -> None:
+    stats = TrainingStats()
+    stats.note_staleness({3}, 0.1)
+    stats.note_staleness({3}, 0.3)
+    stats.note_staleness({3, 4}, 5.0)
+    stats.note_staleness({4}, None)
+    assert stats.staleness_of(3) == pytest.approx(0.2)
+    assert stats.staleness_of(4) is None
+
+
+def test_staleness_is_kept_of_the_newest_versions_only() -> None:
+    stats = TrainingStats()
+    for version in range(STALENESS_VERSIONS + 10):
+        stats.note_staleness({version}, 0.5)
+    assert stats.staleness_of(9) is None
+    assert stats.staleness_of(10) == 0.5

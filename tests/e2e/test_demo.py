@@ -118,6 +118,14 @@ def test_an_operator_sees_a_running_fleet_and_a_device_does_not() -> None:
         assert len(items) == 4
         policies = json.loads(shoal("policy", "ls").stdout)["items"]
         assert len(policies) >= 3
+        (shown,) = json.loads(shoal("policy", "show", "v2").stdout)["items"]
+        assert (shown["version"], shown["precision"]) == (2, "int8")
+        assert shown["kl_staleness"] is not None
+        assert shown["agreement"] > 0.5
+        assert 0 < shown["tensors_bytes"] < shown["fp32_bytes"]
+        missing = shoal("policy", "show", "100000")
+        assert missing.returncode == 1
+        assert "the nearest is v" in missing.stderr
         audit = shoal("fleet", "audit")
         assert audit.returncode == 0
         one = shoal("devices", "describe", "device-2")
@@ -140,10 +148,22 @@ def test_a_demo_that_is_not_solved_in_time_says_so_and_exits_3() -> None:
     assert "--timeout-s" in running.lines[-1]
 
 
+@pytest.mark.timeout(120)
+def test_a_demo_may_end_after_so_many_steps_solved_or_not() -> None:
+    with demo("--stop-after-steps", "4000", "--timeout-s", "100") as running:
+        envelope = running.finish()
+        assert running.process.returncode == 0
+    assert (envelope["solved"], envelope["ended"]) == (False, "steps")
+    assert 4000 <= envelope["env_steps"] < 20_000
+    assert envelope["audit"]["balanced"] is True
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--env", "CartPol-v1"), "CartPole-v1"),
+        (("--set", "training.max_lags=1"), "max_lag"),
+        (("--algorithm", "no_such_module:Mine"), "no_such_module"),
         (("--devices", "0"), "--devices"),
         (("--env", "no_such_module:Env"), "no_such_module"),
     ],

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_learner.config import NetworkConfig
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.models.actor_critic import build_model
-from cloud_learner.quantization.quantize import Quantizer, open_session
+from cloud_learner.models.policy import build_policy
+from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.quantization.sample import Sample
+from cloud_learner.quantization.session import open_session
 from edge_agent.config import EnvConfig
 from edge_agent.env import make_env
 from edge_agent.policy_store import PolicyStore
+from shoal.layout import ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import ACTION, LOG_PROB, NOISE, OBSERVATION
-from shoal.spaces import observation_box
 
 ROWS = 256
 
@@ -28,7 +31,10 @@ def test_a_device_decides_bit_for_bit_like_the_learners_own_run_of_the_graph(
     with make_env(EnvConfig(env_id)) as environments:
         spec = environments.spec
     rng = np.random.default_rng(5)
-    observations = rng.normal(size=(ROWS, *observation_box(spec).shape)).astype(np.float32)
+    observations = rng.normal(size=(ROWS, *ObservationLayout.of(spec.observation).shape)).astype(
+        np.float32
+    )
+    sample = Sample(observations, np.zeros((ROWS, 0), np.float32))
     noise = noise_block(bytes(range(16)), 7, 1, ROWS, spec.action)[0]
     key = Ed25519PrivateKey.generate()
     with (
@@ -41,9 +47,9 @@ def test_a_device_decides_bit_for_bit_like_the_learners_own_run_of_the_graph(
         ) as store,
     ):
         for seed in range(3):
-            model = build_model(spec, seed=seed)
-            quantizer = Quantizer(spec, model)
-            quantized = quantizer.quantize(model, observations)
+            trained = build_policy(spec, NetworkConfig(), head="sample", seed=seed)
+            quantizer = Quantizer(trained)
+            quantized = quantizer.quantize(trained, sample)
             graph = quantizer.graphs[quantized.precision]
             published = log.publish(
                 quantized, graph=graph, updates=seed, spec_fingerprint=spec.fingerprint

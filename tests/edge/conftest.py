@@ -13,9 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from strategies import some_observations
 
 from edge_agent.env import Environments
 from edge_agent.policy import Policy
+from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import (
     SIGNING_CONTEXT,
@@ -27,7 +29,7 @@ from shoal.policy import (
     encode_manifest,
     sha256,
 )
-from shoal.spaces import Discrete, EnvSpec, observation_box, unbounded, width
+from shoal.spaces import Discrete, EnvSpec, unbounded
 from shoal.tensors import Array, encode_tensors
 
 CARTPOLE_LIKE = EnvSpec("counting", unbounded((4,)), Discrete(2))
@@ -48,15 +50,18 @@ class GraphWriter:
     Axes and shapes are part of the graph: onnxruntime infers shapes from them.
     """
 
-    def __init__(self, spec: EnvSpec, *, hidden: tuple[int, ...] = (8,), seed: int = 0) -> None:
+    def __init__(
+        self, spec: EnvSpec, *, hidden: tuple[int, ...] = (8,), seed: int = 0, memory: int = 0
+    ) -> None:
+        """A policy with memory counts: the next state is half the state, plus one."""
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: dict[str, Array] = {}
         self._inline: dict[str, Array] = {}
         self._rng = np.random.default_rng(seed)
-        box = observation_box(spec)
-        sizes = (width(box), *hidden, width(spec.action))
-        self._node("Cast", ["observation"], "floats", to=TensorProto.FLOAT)
-        self._node("Flatten", ["floats"], "features", axis=1)
+        self._noise = ActionLayout.of(spec.action).noise_width
+        rows, f32 = helper.make_tensor_value_info, TensorProto.FLOAT
+        inputs, width = self._features(spec, memory)
+        sizes = (width, *hidden, self._noise)
         current = self._quantize("features", "in", 1 / 32, 128)
         for k in range(len(sizes) - 1):
             last = k == len(sizes) - 2
@@ -66,21 +71,20 @@ class GraphWriter:
                 current = self._quantize(f"relu{k}", f"h{k}", 1 / 16, 0)
         self._add("gain", np.float32(1))
         self._node("Mul", [current, "gain"], "distribution")
-        element = helper.np_dtype_to_tensor_dtype(box.dtype)
-        action = self._sample(spec)
-        rows = helper.make_tensor_value_info
+        inputs.append(rows("noise", f32, ["N", self._noise]))
+        outputs = [
+            self._sample(ActionLayout.of(spec.action)),
+            rows("log_prob", f32, ["N"]),
+            rows("distribution", f32, ["N", self._noise]),
+        ]
+        if memory:
+            inputs.append(rows("state", f32, ["N", memory]))
+            outputs.append(rows("next_state", f32, ["N", memory]))
         graph = helper.make_graph(
             self.nodes,
             "policy",
-            [
-                rows("observation", element, ["N", *box.shape]),
-                rows("noise", TensorProto.FLOAT, ["N", width(spec.action)]),
-            ],
-            [
-                action,
-                rows("log_prob", TensorProto.FLOAT, ["N"]),
-                rows("distribution", TensorProto.FLOAT, ["N", width(spec.action)]),
-            ],
+            inputs,
+            outputs,
             initializer=[
                 *(_external(name, array) for name, array in self.tensors.items()),
                 *(numpy_helper.from_array(array, name) for name, array in self._inline.items()),
@@ -90,29 +94,76 @@ class GraphWriter:
         model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
         self.graph: bytes = model.SerializeToString()
 
-    def _sample(self, spec: EnvSpec) -> onnx.ValueInfoProto:
+    def _features(self, spec: EnvSpec, memory: int) -> tuple[list[onnx.ValueInfoProto], int]:
+        """One input for each leaf, all their numbers side by side, and how many these are."""
+        inputs, flat, width = [], [], memory
+        for k, leaf in enumerate(ObservationLayout.of(spec.observation).fields):
+            name, element = leaf.input_name("observation"), leaf.dtype
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(element))
+            inputs.append(helper.make_tensor_value_info(name, kind, ["N", *leaf.shape]))
+            size = int(np.prod(leaf.shape))
+            self._inline[f"flat{k}_shape"] = np.array([-1, size], np.int64)
+            self._node("Cast", [name], f"floats{k}", to=TensorProto.FLOAT)
+            self._node("Reshape", [f"floats{k}", f"flat{k}_shape"], f"flat{k}")
+            flat.append(f"flat{k}")
+            width += size
+        if memory:
+            flat.append("state")
+            self._inline["a_half"] = np.array(0.5, np.float32)
+            self._add("a_whole", np.float32(1))
+            self._node("Mul", ["state", "a_half"], "halved")
+            self._node("Add", ["halved", "a_whole"], "next_state")
+        self._node("Concat", flat, "features", axis=1)
+        return inputs, width
+
+    def _sample(self, layout: ActionLayout) -> onnx.ValueInfoProto:
+        """Each discrete element by its largest perturbed logit, each Box with deviation 3."""
+        widths: list[int] = []
+        for choice in layout.choices:
+            widths += choice.values or [choice.size]
         self._inline["axis"] = np.array([1], np.int64)
-        if isinstance(spec.action, Discrete):
-            self._node("Add", ["distribution", "noise"], "perturbed")
-            self._node("ArgMax", ["perturbed"], "action", axis=1, keepdims=0)
-            self._node("LogSoftmax", ["distribution"], "log_probs", axis=1)
-            self._node("Unsqueeze", ["action", "axis"], "column")
-            self._node("GatherElements", ["log_probs", "column"], "gathered", axis=1)
-            self._node("Squeeze", ["gathered", "axis"], "log_prob")
-            return helper.make_tensor_value_info("action", TensorProto.INT64, ["N"])
-        size = width(spec.action)
-        self._add("std", np.full(size, 3, np.float32))
-        self._add("constant", np.float32(-size * (np.log(3) + 0.5 * np.log(2 * np.pi))))
+        self._inline["widths"] = np.array(widths, np.int64)
+        names = {
+            name: [f"{name}{k}" for k in range(len(widths))]
+            for name in ("distribution", "noise", "number", "part")
+        }
+        for name in ("distribution", "noise"):
+            node = helper.make_node("Split", [name, "widths"], names[name], axis=1)
+            self.nodes.append(node)
+        k = 0
+        for choice in layout.choices:
+            for _ in choice.values:
+                self._pick(k, layout)
+                k += 1
+            if not choice.values:
+                self._shift(k, choice.size)
+                k += 1
+        self._inline["action_shape"] = np.array([-1, *layout.shape], np.int64)
+        self._node("Concat", names["number"], "numbers", axis=1)
+        self._node("Reshape", ["numbers", "action_shape"], "action")
+        self._node("Concat", names["part"], "parts", axis=1)
+        self._node("ReduceSum", ["parts", "axis"], "log_prob", keepdims=0)
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(layout.dtype))
+        return helper.make_tensor_value_info("action", kind, ["N", *layout.shape])
+
+    def _pick(self, k: int, layout: ActionLayout) -> None:
+        self._node("Add", [f"distribution{k}", f"noise{k}"], f"perturbed{k}")
+        self._node("ArgMax", [f"perturbed{k}"], f"picked{k}", axis=1, keepdims=1)
+        self._node("LogSoftmax", [f"distribution{k}"], f"log_probs{k}", axis=1)
+        self._node("GatherElements", [f"log_probs{k}", f"picked{k}"], f"part{k}", axis=1)
+        kind = TensorProto.INT64 if layout.discrete else TensorProto.FLOAT
+        self._node("Cast", [f"picked{k}"], f"number{k}", to=kind)
+
+    def _shift(self, k: int, size: int) -> None:
+        self._add("std", np.float32(3))
         self._add("half", np.float32(-0.5))
-        self._inline["shape"] = np.array([-1, *spec.action.shape], np.int64)
-        self._node("Mul", ["noise", "std"], "scaled")
-        self._node("Add", ["distribution", "scaled"], "flat")
-        self._node("Reshape", ["flat", "shape"], "action")
-        self._node("Mul", ["noise", "noise"], "squares")
-        self._node("ReduceSum", ["squares", "axis"], "total", keepdims=0)
-        self._node("Mul", ["total", "half"], "exponent")
-        self._node("Add", ["exponent", "constant"], "log_prob")
-        return helper.make_tensor_value_info("action", TensorProto.FLOAT, ["N", *spec.action.shape])
+        self._add(f"constant{k}", np.float32(-size * (np.log(3) + 0.5 * np.log(2 * np.pi))))
+        self._node("Mul", [f"noise{k}", "std"], f"scaled{k}")
+        self._node("Add", [f"distribution{k}", f"scaled{k}"], f"number{k}")
+        self._node("Mul", [f"noise{k}", f"noise{k}"], f"squares{k}")
+        self._node("ReduceSum", [f"squares{k}", "axis"], f"total{k}", keepdims=1)
+        self._node("Mul", [f"total{k}", "half"], f"exponent{k}")
+        self._node("Add", [f"exponent{k}", f"constant{k}"], f"part{k}")
 
     def _dense(self, quantized: str, k: int, fan_in: int, fan_out: int) -> str:
         weights = self._rng.integers(-127, 128, (fan_in, fan_out)).astype(np.int8)
@@ -162,13 +213,15 @@ class Publisher:
     spec: EnvSpec = CARTPOLE_LIKE
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
     hidden: tuple[int, ...] = (8,)
+    memory: int = 0
+    changes: dict[str, Any] = field(default_factory=dict)  # of every manifest
 
     @property
     def public_key(self) -> bytes:
         return self.key.public_key().public_bytes_raw()
 
     def weights(self, seed: int = 0) -> Weights:
-        writer = GraphWriter(self.spec, hidden=self.hidden, seed=seed)
+        writer = GraphWriter(self.spec, hidden=self.hidden, seed=seed, memory=self.memory)
         return Weights(writer.graph, writer.tensors)
 
     def policy(self, version: int = 1, seed: int = 0, **tensors: Array | np.generic) -> Policy:
@@ -178,7 +231,7 @@ class Publisher:
             **weights.tensors,
             **{name: np.asarray(value) for name, value in tensors.items()},
         }
-        return Policy.load(weights.graph, merged, self._manifest(version, weights.graph, merged))
+        return self._load(weights.graph, merged, self._manifest(version, weights.graph, merged))
 
     def publish(
         self,
@@ -192,7 +245,7 @@ class Publisher:
         weights = weights or self.weights(seed=version)
         manifest = self._manifest(version, weights.graph, weights.tensors)
         if golden is None:
-            golden = self.golden(Policy.load(weights.graph, weights.tensors, manifest))
+            golden = self.golden(self._load(weights.graph, weights.tensors, manifest))
         encoded = encode_golden(golden)
         manifest = replace(manifest, golden_digest=sha256(encoded), **changes)  # type: ignore[arg-type]
         signed = encode_manifest(manifest)
@@ -205,12 +258,21 @@ class Publisher:
         return Published(manifest, bundle, weights.graph)
 
     def golden(self, policy: Policy) -> Golden:
-        box = observation_box(self.spec)
+        layout = ObservationLayout.of(self.spec.observation)
         rng = np.random.default_rng(policy.version)
-        observations = rng.normal(size=(GOLDEN_ROWS, *box.shape)).astype(box.dtype)
+        observations = some_observations(self.spec.observation, (GOLDEN_ROWS,), rng)
+        if not layout.packed and layout.dtype.kind == "f":
+            observations = rng.normal(size=observations.shape).astype(layout.dtype)
         noise = noise_block(bytes(16), 0, 1, GOLDEN_ROWS, self.spec.action)[0]
-        decided = policy.act(observations, noise)
-        return Golden(observations, noise, decided.actions, decided.log_probs)
+        states = rng.random((GOLDEN_ROWS, self.memory), np.float32) if self.memory else None
+        decided = policy.act(observations, noise, states)
+        return Golden(
+            observations, noise, decided.actions, decided.log_probs, states, decided.next_states
+        )
+
+    def _load(self, graph: bytes, tensors: dict[str, Array], manifest: Manifest) -> Policy:
+        layout = ObservationLayout.of(self.spec.observation)
+        return Policy.load(graph, tensors, manifest, layout)
 
     def _manifest(self, version: int, graph: bytes, tensors: dict[str, Array]) -> Manifest:
         encoded = encode_tensors(tensors)
@@ -228,6 +290,7 @@ class Publisher:
             created_unix_ms=0,
             kl_quantization=0.0,
             reason="publish",
+            **self.changes,
         )
 
 

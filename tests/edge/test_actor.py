@@ -17,7 +17,8 @@ from edge_agent.config import EnvConfig
 from edge_agent.env import Environments, make_env
 from shoal.errors import ConfigError, PolicyRejected
 from shoal.noise import noise_block
-from shoal.trajectory import Chunk, decode_chunk, encode_chunk, validate_chunk
+from shoal.trajectory import Chunk, decode_chunk, encode_chunk
+from shoal.validation import validate_chunk
 
 if TYPE_CHECKING:
     from edge.conftest import Counting, Publisher

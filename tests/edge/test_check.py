@@ -12,9 +12,11 @@ from brokers import free_port, nats_broker
 from brokers import identity as identity_of
 from mqtt_learner import DEVICE
 
-from edge_agent.check import Finding, Level, check, exit_code, step_time
+from edge_agent.check import check
 from edge_agent.config import ActorConfig, AgentConfig, BrokerConfig, EnvConfig, ServerConfig
+from edge_agent.env_check import step_time
 from edge_agent.events import Events
+from edge_agent.finding import Finding, Level, exit_code
 from edge_agent.spool import Spool
 from edge_agent.trial import Trial
 from shoalctl.pki import FleetPki
@@ -145,7 +147,7 @@ def test_the_safe_action_of_a_box_is_zero_and_no_guess(config: AgentConfig) -> N
 
 
 def test_an_environment_too_slow_for_the_control_rate_is_a_fault_with_both_numbers() -> None:
-    slow = Trial(64, 0, 50.0, ())
+    slow = Trial(64, 0, 50.0, 0.1, ())
     finding = step_time(slow, 1, 50.0)
     assert (finding.level, finding.exit_code) == (Level.FAULT, 1)
     assert finding.detail.startswith("one step takes 50 ms, control_hz = 50 allows 20 ms")

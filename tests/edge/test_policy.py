@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from strategies import some_observations
 
 from edge_agent.policy import Policy, Port
 from shoal.errors import PolicyRejected
+from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import policy_digest
-from shoal.spaces import Discrete, EnvSpec, unbounded, width
+from shoal.spaces import Box, Dict, Discrete, EnvSpec, Tuple, unbounded
 from shoal.tensors import Array
 
 if TYPE_CHECKING:
@@ -121,7 +123,9 @@ def test_it_says_its_version_and_the_digest_of_what_it_loaded(publisher: Publish
     manifest = policy.manifest
     assert policy.digest == policy_digest(manifest.graph_digest, manifest.tensors_digest)
     assert policy.ports["observation"] == Port("float32", (4,))
-    assert policy.ports["noise"] == Port("float32", (width(publisher.spec.action),))
+    assert policy.ports["noise"] == Port(
+        "float32", (ActionLayout.of(publisher.spec.action).noise_width,)
+    )
     assert policy.ports["action"] == Port("int64", ())
 
 
@@ -155,3 +159,59 @@ def test_what_is_no_graph_is_refused(graph: bytes, publisher: Publisher) -> None
     with pytest.raises(PolicyRejected) as caught:
         Policy.load(graph, publisher.weights().tensors, manifest)
     assert caught.value.reason == "graph"
+
+
+NESTED = EnvSpec(
+    "nested",
+    Dict((("camera", Box(np.zeros((2, 2, 3), np.uint8), np.full((2, 2, 3), 255, np.uint8))),
+          ("pose", Tuple((unbounded((3,), np.float64), Discrete(4)))))),
+    Tuple((Discrete(3), unbounded((2,)))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("memory", [0, 3])
+@pytest.mark.parametrize("envs", [1, 2, 5])
+def test_a_binding_of_packed_rows_and_a_state_decides_as_a_plain_run_does(
+    envs: int, memory: int, make_publisher: type[Publisher]
+) -> None:
+    policy = make_publisher(spec=NESTED, memory=memory).policy()
+    assert policy.memory == memory
+    rng = np.random.default_rng(envs)
+    rows = some_observations(NESTED.observation, (envs,), rng)
+    binding = policy.bind(rows)
+    for k in range(3):
+        rows[...] = some_observations(NESTED.observation, (envs,), rng)
+        noise = noise_block(bytes(16), k, 1, envs, NESTED.action)[0]
+        states = rng.random((envs, memory), np.float32) if memory else None
+        if states is not None:
+            binding.state[...] = states
+        binding.noise[...] = noise
+        binding.run()
+        decided = policy.act(rows, noise, states)
+        assert binding.action.tobytes() == decided.actions.tobytes()
+        assert binding.log_prob.tobytes() == decided.log_probs.tobytes()
+        if states is not None:
+            assert decided.next_states is not None
+            assert binding.next_state.tobytes() == decided.next_states.tobytes()
+            assert binding.state.tobytes() == states.tobytes(), "a run leaves the state as it is"
+
+
+def test_packed_rows_of_another_width_are_refused(make_publisher: type[Publisher]) -> None:
+    policy = make_publisher(spec=NESTED).policy()
+    width = ObservationLayout.of(NESTED.observation).shape[0]
+    for wrong in (np.zeros((2, width + 1), np.uint8), np.zeros((2, width), np.int8)):
+        with pytest.raises(PolicyRejected, match="packed rows"):
+            policy.bind(wrong)
+
+
+def test_a_graph_with_other_inputs_than_the_observations_leaves_is_refused(
+    make_publisher: type[Publisher],
+) -> None:
+    for theirs, ours in ((NESTED, BOX_LIKE), (BOX_LIKE, NESTED)):
+        publisher = make_publisher(spec=theirs)
+        weights = publisher.weights()
+        manifest = publisher.publish(1, weights=weights).manifest
+        layout = ObservationLayout.of(ours.observation)
+        with pytest.raises(PolicyRejected, match="it must take") as caught:
+            Policy.load(weights.graph, weights.tensors, manifest, layout)
+        assert caught.value.reason == "graph"

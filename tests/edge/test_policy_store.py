@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import rover_spec
 
 from edge_agent import policy_store
 from edge_agent.actor import Actor
 from edge_agent.policy_store import PolicyStore
 from shoal.errors import ConnectionFailed, PolicyRejected, ShoalError
 from shoal.policy import Golden, encode_bundle
-from shoal.spaces import Discrete, EnvSpec, unbounded
+from shoal.spaces import Discrete, EnvSpec, Tuple, unbounded
 
 if TYPE_CHECKING:
     from edge.conftest import Counting, Published, Publisher
@@ -266,18 +267,22 @@ def flip(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
     array.view(np.uint32)[3] ^= 1
 
 
-def test_a_last_bit_that_differs_from_the_golden_vectors_fails_the_self_test(
+def test_int8_layers_must_decide_alike_and_only_the_last_bits_of_what_follows_may_differ(
     device: Device, publisher: Publisher
 ) -> None:
     golden = publisher.golden(publisher.policy(seed=1))
+    actions = golden.actions.copy()
+    actions[0] ^= 1
+    for changed in (
+        dataclasses.replace(golden, actions=actions),
+        dataclasses.replace(golden, log_probs=golden.log_probs + np.float32(5e-5)),
+        dataclasses.replace(golden, states=golden.noise, next_states=golden.noise),
+    ):
+        refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
     log_probs = golden.log_probs.copy()
     flip(log_probs)
     changed = dataclasses.replace(golden, log_probs=log_probs)
-    refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
-    actions = golden.actions.copy()
-    actions[0] ^= 1
-    changed = dataclasses.replace(golden, actions=actions)
-    refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
+    accept(device.start(), publisher.publish(1, golden=changed))
 
 
 @pytest.mark.parametrize("precision", ["int8_fp32_head", "fp32"])
@@ -317,7 +322,8 @@ def test_golden_vectors_of_another_shape_or_dtype_fail_the_self_test(
 
 def test_no_golden_vectors_prove_nothing(device: Device, publisher: Publisher) -> None:
     golden = publisher.golden(publisher.policy(seed=1))
-    rows = {f.name: getattr(golden, f.name)[:0] for f in dataclasses.fields(golden)}
+    names = ("observations", "noise", "actions", "log_probs")
+    rows = {name: getattr(golden, name)[:0] for name in names}
     refuse(device.start(), publisher.publish(1, golden=Golden(**rows)), "malformed")
 
 
@@ -351,6 +357,62 @@ def test_a_graph_for_other_arrays_than_the_spaces_is_refused(
         liar = make_publisher(spec=spec, key=publisher.key)
         published = liar.publish(1, spec_fingerprint=publisher.spec.fingerprint)
         refuse(store, published, "graph")
+
+
+@pytest.mark.parametrize("memory", [0, 3])
+def test_a_policy_for_nested_spaces_proves_itself_on_packed_golden_vectors(
+    memory: int, tmp_path: Path, make_publisher: type[Publisher]
+) -> None:
+    rover = make_publisher(spec=rover_spec(), memory=memory)
+    device = Device(tmp_path / "policies", rover)
+    accept(device.start(), rover.publish(1))
+    golden = rover.golden(rover.policy(version=2, seed=2))
+    observations = golden.observations.copy()
+    observations[0, :24] = 0  # the arm's three numbers
+    refuse(
+        device.start(),
+        rover.publish(2, golden=dataclasses.replace(golden, observations=observations)),
+        "self_test",
+    )
+    accept(device.start(), rover.publish(3))
+    device.stop()
+
+
+def test_a_policy_with_memory_must_remember_here_what_it_remembered_there(
+    tmp_path: Path, make_publisher: type[Publisher]
+) -> None:
+    publisher = make_publisher(memory=2)
+    device = Device(tmp_path / "policies", publisher)
+    golden = publisher.golden(publisher.policy(seed=1))
+    assert golden.states is not None
+    assert golden.next_states is not None
+    for changed in (
+        dataclasses.replace(golden, next_states=golden.next_states + np.float32(1e-4)),
+        dataclasses.replace(golden, states=golden.states[:, :1], next_states=golden.states[:, :1]),
+        dataclasses.replace(golden, states=None, next_states=None),
+    ):
+        refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
+    accept(device.start(), publisher.publish(1, golden=golden))
+    device.stop()
+
+
+def test_a_policy_that_asks_for_td_errors_needs_one_discrete_action(
+    tmp_path: Path, make_publisher: type[Publisher]
+) -> None:
+    asks = {"priority_gamma": 0.5}
+    for spec, refused in (
+        (EnvSpec("one", unbounded((4,)), Discrete(3)), False),
+        (EnvSpec("box", unbounded((4,)), unbounded((2,))), True),
+        (EnvSpec("two", unbounded((4,)), Tuple((Discrete(3),))), True),
+    ):
+        publisher = make_publisher(spec=spec, changes=asks)
+        device = Device(tmp_path / spec.env_id, publisher)
+        if refused:
+            error = refuse(device.start(), publisher.publish(1), "graph")
+            assert "TD errors" in str(error)
+        else:
+            accept(device.start(), publisher.publish(1))
+        device.stop()
 
 
 def test_a_failed_fetch_is_no_rejection_and_the_next_offer_succeeds(

@@ -9,11 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from edge.worlds import World
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.env import EnvironmentFault
+from edge_agent.gym_spaces import to_space
 from edge_agent.trial import LEAST_STEPS, TRIAL_STEPS, attempt
 from shoal.spaces import Box
 
@@ -79,7 +81,7 @@ def test_a_box_is_acted_in_within_its_bounds() -> None:
         (Told(observation=np.array([0, 0, 1e300])), "not finite"),
         (Told(observation=np.zeros(4, np.float32)), r"float32\[4\].*says float32\[3\]"),
         (Told(observation=np.zeros(3, np.complex64)), "complex64"),
-        (Told(observation=None), "object"),
+        (Told(observation=None), "a NoneType|object"),
         (Told(observation=[[0], [0, 0]]), "no array"),
         (Told(reward=float("nan")), "reward nan: give a finite number"),
         (Told(reward=-np.inf), "reward -inf"),
@@ -156,6 +158,47 @@ def test_episodes_that_end_are_begun_anew() -> None:
     trial = attempt([copy], BOX)
     assert trial.episodes == TRIAL_STEPS - 5
     assert copy.resets == 1 + trial.episodes
+
+
+def nested(bad: Any) -> World:  # noqa: ANN401 - one leaf of an observation
+    """Gives a leaf of its own instead of what it sampled, after a while."""
+    space = spaces.Dict({"arm": spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(3)))})
+    world = World(space, spaces.Tuple((spaces.Discrete(2, start=4), spaces.MultiBinary(2))))
+    sampled = world._observe
+    world._observe = lambda: {"arm": (bad, 0)} if len(world.taken) > 5 else sampled()  # type: ignore[method-assign]
+    return world
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [
+        (np.array([0, np.nan], np.float32), r"observation arm.0\[1\] = nan; no policy"),
+        (np.zeros(3, np.float32), r"arm.0: float32\[3\], its observation space says float32\[2\]"),
+        (None, "arm.0"),
+    ],
+)
+def test_what_is_wrong_in_a_nested_observation_is_named_with_its_path(
+    leaf: object, said: str
+) -> None:
+    world = nested(leaf)
+    with pytest.raises(EnvironmentFault, match=said):
+        attempt([world], to_space(world.observation_space))
+
+
+def test_what_is_odd_in_a_nested_observation_is_named_with_its_path() -> None:
+    for leaf, said in (
+        (np.zeros(2), r"observation arm.0s are float64\[2\], cast to float32\[2\]"),
+        (np.array([0, 2], np.float32), r"observation arm.0\[1\] = 2.0 where it says -1.0 to 1.0"),
+    ):
+        world = nested(leaf)
+        (warning,) = attempt([world], to_space(world.observation_space)).warnings
+        assert re.search(said, warning), warning
+
+
+def test_a_nested_action_is_handed_over_as_the_control_loop_does() -> None:
+    world = nested(np.zeros(2, np.float32))
+    attempt([world], to_space(world.observation_space))
+    assert {type(action[0]) for action in world.taken} == {int}
 
 
 def test_a_real_environment_passes() -> None:

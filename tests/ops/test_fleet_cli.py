@@ -28,6 +28,7 @@ class FakeFleet(fleet_pb2_grpc.FleetServicer):
         self.balanced = True
         self.held: threading.Event | None = None
         self.asked: list[str] = []
+        self.policies: list[fleet_pb2.PolicyInfo] = []
 
     def ListDevices(  # noqa: N802 - the name in the proto
         self, request: fleet_pb2.ListDevicesRequest, context: grpc.ServicerContext
@@ -51,8 +52,11 @@ class FakeFleet(fleet_pb2_grpc.FleetServicer):
     def ListPolicies(  # noqa: N802 - the name in the proto
         self, request: fleet_pb2.ListPoliciesRequest, context: grpc.ServicerContext
     ) -> fleet_pb2.ListPoliciesResponse:
-        context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an operator's certificate may ask")
-        raise AssertionError
+        if not self.policies:
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, "only an operator's certificate may ask"
+            )
+        return fleet_pb2.ListPoliciesResponse(policies=self.policies)
 
     def Audit(  # noqa: N802 - the name in the proto
         self, request: fleet_pb2.AuditRequest, context: grpc.ServicerContext
@@ -170,6 +174,33 @@ def test_an_audit_that_does_not_add_up_is_shown_and_exits_with_1(
 def test_a_refusal_exits_with_2(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policy", "ls", *served.options]) == 2
     assert "refused us: only an operator's certificate may ask" in capsys.readouterr().err
+
+
+def test_a_policy_is_shown_by_its_version(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.fleet.policies = [fleet_pb2.PolicyInfo(version=7, active_devices=["pi-2"])]
+    for name in ("7", "v7"):
+        assert run(["policy", "show", name, *served.options]) == 0
+        assert "Devices        pi-2" in capsys.readouterr().out
+    assert run(["policy", "show", "7", "-o", "json", *served.options]) == 0
+    envelope = json.loads(capsys.readouterr().out)
+    assert envelope["schema"] == "shoal.v1.Policy"
+    assert envelope["items"][0]["active_devices"] == ["pi-2"]
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "part"), [("8", 1, "the nearest is v7"), ("seven", 4, "no policy version")]
+)
+def test_a_policy_that_is_not_there_is_one_line(
+    served: Served, version: str, code: int, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.fleet.policies = [fleet_pb2.PolicyInfo(version=7)]
+    assert run(["policy", "show", version, *served.options]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert part in captured.err
 
 
 def test_a_server_that_does_not_answer_in_time_exits_with_3(

@@ -3,17 +3,22 @@
 import io
 import json
 
+import pytest
+
+from shoal.errors import ShoalError
 from shoal.v1 import device_pb2, fleet_pb2
 from shoalctl.output import Format, Listing, write_listing
 from shoalctl.views import (
     audit_list,
     describe,
+    describe_policy,
     device_detail,
     device_item,
     device_list,
     event_list,
     policy_item,
     policy_list,
+    policy_of,
 )
 
 RUN = bytes(range(16))
@@ -154,6 +159,54 @@ def test_a_policy_is_one_row() -> None:
         *("v7", DIGEST.hex()[:12], "140", "int8", "1.25e-04", "3", "interval", "4s")
     ]
     assert policy_item(policy)["version"] == 7
+
+
+def two_policies() -> list[fleet_pb2.PolicyInfo]:
+    shown = fleet_pb2.PolicyInfo(
+        version=7,
+        digest=DIGEST,
+        graph_digest=DIGEST,
+        updates=140,
+        precision="int8",
+        kl_quantization=1.25e-4,
+        kl_staleness=3.5e-3,
+        agreement=0.996,
+        created_unix_ms=1_700_000_000_000,
+        tensors_bytes=17_200,
+        fp32_bytes=68_600,
+        bundle_bytes=18_000,
+        devices_active=2,
+        active_devices=["pi-1", "pi-4"],
+        reason="publish",
+        age_s=64.0,
+    )
+    return [fleet_pb2.PolicyInfo(version=12), shown]
+
+
+def test_a_policy_is_described_with_its_sizes_its_gaps_and_who_runs_it() -> None:
+    lines = describe_policy(policy_item(policy_of(two_policies(), 7)))
+    by_title = {line[:15].strip(): line[15:] for line in lines if line[:15].strip()}
+    assert by_title["Created"] == "2023-11-14 22:13:20+00:00 (1m4s ago)"
+    assert by_title["Size"] == "weights 17.2 KB (68.6 KB as fp32), a device downloads 18.0 KB"
+    assert by_title["Gap"] == "by quantization 1.25e-04 nats"
+    assert any(line.strip() == "by staleness 3.50e-03 nats" for line in lines)
+    assert by_title["Agreement"].startswith("99.6 %")
+    assert by_title["Digest"] == DIGEST.hex()
+    assert by_title["Devices"] == "pi-1, pi-4"
+
+
+def test_a_gap_that_was_not_measured_is_a_dash_and_null() -> None:
+    item = policy_item(policy_of(two_policies(), 12))
+    assert item["kl_staleness"] is None
+    assert any(line.strip() == "by staleness -" for line in describe_policy(item))
+    assert any(line.endswith("none runs it") for line in describe_policy(item))
+
+
+def test_a_version_that_is_not_there_names_the_nearest() -> None:
+    with pytest.raises(ShoalError, match=r"no policy v9: v7 to v12 are kept, the nearest is v7"):
+        policy_of(two_policies(), 9)
+    with pytest.raises(ShoalError, match="no policy was published yet"):
+        policy_of([], 1)
 
 
 def test_an_audit_ends_with_the_total_and_the_oldest_age() -> None:

@@ -12,18 +12,20 @@ read as. It never touches a file that exists: what was once written has to decod
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import zstandard
 from google.protobuf import text_format
 from google.protobuf.message import Message
-from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope
+from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
 
 from shoal.policy import (
     Bundle,
     Golden,
     Manifest,
+    decode_manifest,
     encode_bundle,
     encode_golden,
     encode_manifest,
@@ -64,6 +66,31 @@ def message_types() -> dict[str, type[Message]]:
     }
 
 
+def _chunk_of_a_policy_with_memory() -> bytes:
+    chunk = make_chunk(rover_spec())
+    return encode_chunk(
+        replace(
+            chunk,
+            initial_state=np.linspace(-1, 1, chunk.envs * 3, dtype=np.float32).reshape(-1, 3),
+            priorities=np.abs(chunk.log_probs),
+        )
+    )
+
+
+def _golden_of_a_policy_with_memory() -> bytes:
+    states = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    return encode_golden(
+        Golden(
+            observations=np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4),
+            noise=np.zeros((2, 2), np.float32),
+            actions=np.array([0, 1], np.int64),
+            log_probs=np.array([-0.5, -0.75], np.float32),
+            states=states,
+            next_states=states * 0.5,
+        )
+    )
+
+
 def _policy() -> tuple[bytes, bytes, bytes, bytes]:
     tensors = encode_tensors(
         {
@@ -102,6 +129,13 @@ def _policy() -> tuple[bytes, bytes, bytes, bytes]:
         tensors,
         golden,
     )
+
+
+def _manifest_that_asks_for_more() -> bytes:
+    manifest = replace(
+        decode_manifest(_policy()[0]), noise_correlation=0.75, agreement=0.96875, priority_gamma=0.5
+    )
+    return encode_manifest(manifest)
 
 
 def _status() -> device_pb2.Status:
@@ -198,6 +232,12 @@ def _fleet() -> dict[str, Message]:
         reason="publish",
         age_s=1.5,
     )
+    measured = fleet_pb2.PolicyInfo()
+    measured.CopyFrom(policy)
+    measured.agreement = 0.9375
+    measured.kl_staleness = 0.0025
+    measured.tensors_bytes, measured.fp32_bytes = 6_144, 24_576
+    measured.active_devices.extend(["pi-1", "pi-2"])
     device_audit = fleet_pb2.DeviceAudit(device_id="pi-1", audit=audit, telemetry_age_s=0.5)
     training = fleet_pb2.Training(
         env_steps=10_240,
@@ -239,6 +279,7 @@ def _fleet() -> dict[str, Message]:
             device=device, events=[recorded]
         ),
         "PolicyInfo": policy,
+        "PolicyInfo.2": measured,
         "ListPoliciesRequest": fleet_pb2.ListPoliciesRequest(fleet="farm"),
         "ListPoliciesResponse": fleet_pb2.ListPoliciesResponse(policies=[policy]),
         "AuditRequest": fleet_pb2.AuditRequest(fleet="farm"),
@@ -251,6 +292,8 @@ def _fleet() -> dict[str, Message]:
 
 def _messages() -> dict[str, Message]:
     spec, status, telemetry = cartpole_spec().to_pb(), _status(), _telemetry()
+    rover = rover_spec().to_pb()
+    items = {item.key: item for item in rover.observation.dict.items}
     run_ack = device_pb2.RunAck(run_id=RUN_ID, settled=[tensor_pb2.Span(start=0, stop=36)])
     return {
         **_fleet(),
@@ -262,6 +305,12 @@ def _messages() -> dict[str, Message]:
         "RunAck": run_ack,
         "Ack": device_pb2.Ack(device_id="pi-1", runs=[run_ack]),
         "EnvSpec": spec,
+        "EnvSpec.nested": rover,
+        "DictSpace": rover.observation.dict,
+        "NamedSpace": items["camera"],
+        "TupleSpace": items["arm"].space.tuple,
+        "MultiBinarySpace": items["doors"].space.multi_binary,
+        "MultiDiscreteSpace": items["grid"].space.multi_discrete,
         "Space": spec.observation,
         "BoxSpace": spec.observation.box,
         "DiscreteSpace": spec.action.discrete,
@@ -283,10 +332,13 @@ def _bytes() -> dict[str, bytes]:
     return {
         "TrajectoryEnvelope": encode_envelope(make_envelope(chunk)),
         "TrajectoryChunk": chunk,
+        "TrajectoryChunk.memory": _chunk_of_a_policy_with_memory(),
         "PolicyManifest": manifest,
+        "PolicyManifest.2": _manifest_that_asks_for_more(),
         "PolicyBundle": bundle,
         "TensorSet": tensors,
         "TensorSet.golden": golden,
+        "TensorSet.golden_memory": _golden_of_a_policy_with_memory(),
     }
 
 

@@ -9,8 +9,9 @@ from wire.samples import FRAMED, GOLDEN, decode, message_types, samples
 from shoal.policy import check_digests, decode_bundle, decode_golden, decode_manifest
 from shoal.spaces import EnvSpec
 from shoal.tensors import decode_tensors
-from shoal.trajectory import decode_chunk, decode_envelope, validate_chunk
+from shoal.trajectory import decode_chunk, decode_envelope
 from shoal.v1 import space_pb2
+from shoal.validation import validate_chunk
 
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.bin"))
 
@@ -59,3 +60,27 @@ def test_the_codecs_read_the_golden_bytes() -> None:
     check_digests(manifest, bundle)
     assert decode_tensors(bundle.tensors)["scale"] == 0.25
     assert decode_golden(read("TensorSet.golden")).actions.tolist() == [0, 1]
+
+
+def test_the_codecs_read_the_golden_bytes_of_nested_spaces_and_of_memory() -> None:
+    spec = EnvSpec.from_pb(space_pb2.EnvSpec.FromString(read("EnvSpec.nested")))
+    chunk = decode_chunk(read("TrajectoryChunk.memory"))
+    validate_chunk(chunk, spec)
+    assert chunk.initial_state is not None
+    assert chunk.initial_state.shape == (2, 3)
+    assert chunk.priorities is not None
+    manifest = decode_manifest(read("PolicyManifest.2"))
+    more = (manifest.noise_correlation, manifest.agreement, manifest.priority_gamma)
+    assert more == (0.75, 0.96875, 0.5)
+    golden = decode_golden(read("TensorSet.golden_memory"))
+    assert golden.states is not None
+    assert golden.next_states is not None
+    assert golden.states.tolist() == (golden.next_states * 2).tolist()
+
+
+def test_what_was_written_before_a_field_was_there_reads_as_without_it() -> None:
+    chunk = decode_chunk(read("TrajectoryChunk"))
+    assert (chunk.initial_state, chunk.priorities) == (None, None)
+    manifest = decode_manifest(read("PolicyManifest"))
+    assert (manifest.noise_correlation, manifest.agreement, manifest.priority_gamma) == (0, 0, 0)
+    assert decode_golden(read("TensorSet.golden")).states is None

@@ -17,11 +17,12 @@ import zstandard
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import cartpole_spec, make_chunk
+from strategies import cartpole_spec, make_chunk, rover_spec
 from wire import bombs
 from wire.samples import FRAMED, decode, message_types, samples
 
 from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
+from shoal.layout import ActionLayout, ObservationLayout
 from shoal.policy import MAX_BUNDLE_BYTES, decode_bundle, decode_golden, decode_manifest
 from shoal.spaces import EnvSpec
 from shoal.tensors import decode_tensors
@@ -30,14 +31,15 @@ from shoal.trajectory import (
     decode_chunk,
     decode_envelope,
     encode_chunk,
-    validate_chunk,
 )
-from shoal.v1 import trajectory_pb2
+from shoal.v1 import space_pb2, trajectory_pb2
+from shoal.validation import validate_chunk
 from shoal.wire import HEADER_BYTES, frame, parse, unframe
 
 SAMPLES = samples()
 SPEC = cartpole_spec()
 RAW_CHUNK = zstandard.ZstdDecompressor().decompress(encode_chunk(make_chunk(SPEC)))
+RAW_ROVER = zstandard.ZstdDecompressor().decompress(SAMPLES["TrajectoryChunk.memory"])
 
 
 @st.composite
@@ -148,10 +150,23 @@ def test_a_damaged_body_is_a_chunk_or_a_wire_error(body: bytes) -> None:
     value_or_wire_error(decode_chunk, body)
 
 
-@given(damaged(RAW_CHUNK))
-def test_a_damaged_chunk_that_was_compressed_well_is_a_chunk_or_a_wire_error(raw: bytes) -> None:
-    body = zstandard.ZstdCompressor(write_checksum=True).compress(raw)
-    value_or_wire_error(lambda data: validate_chunk(decode_chunk(data), SPEC), body)
+@pytest.mark.parametrize(("raw", "spec"), [(RAW_CHUNK, SPEC), (RAW_ROVER, rover_spec())])
+@given(data=st.data())
+def test_a_damaged_chunk_that_was_compressed_well_is_a_chunk_or_a_wire_error(
+    raw: bytes, spec: EnvSpec, data: st.DataObject
+) -> None:
+    body = zstandard.ZstdCompressor(write_checksum=True).compress(data.draw(damaged(raw)))
+    value_or_wire_error(lambda body: validate_chunk(decode_chunk(body), spec), body)
+
+
+@given(damaged(SAMPLES["EnvSpec.nested"]))
+def test_a_damaged_specification_is_one_with_layouts_or_a_wire_error(data: bytes) -> None:
+    def read(raw: bytes) -> None:
+        spec = EnvSpec.from_pb(parse(space_pb2.EnvSpec, raw))
+        ObservationLayout.of(spec.observation)
+        ActionLayout.of(spec.action)
+
+    value_or_wire_error(read, data)
 
 
 COLUMNS = [
@@ -190,6 +205,7 @@ POLICY_READERS: dict[str, Callable[[bytes], object]] = {
     "PolicyBundle": decode_bundle,
     "TensorSet": decode_tensors,
     "TensorSet.golden": decode_golden,
+    "TensorSet.golden_memory": decode_golden,
 }
 
 
@@ -199,7 +215,9 @@ def test_a_damaged_policy_is_a_value_or_a_wire_error(name: str, data: st.DataObj
     value_or_wire_error(POLICY_READERS[name], data.draw(damaged(SAMPLES[name])))
 
 
-@pytest.mark.parametrize("name", sorted(set(SAMPLES) - FRAMED - {"TrajectoryChunk"}))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in set(SAMPLES) - FRAMED if not name.startswith("TrajectoryChunk"))
+)
 @given(data=st.data())
 def test_any_damaged_message_is_a_message_or_a_wire_error(name: str, data: st.DataObject) -> None:
     value_or_wire_error(lambda raw: decode(name, raw), data.draw(damaged(SAMPLES[name])))

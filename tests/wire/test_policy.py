@@ -50,6 +50,9 @@ MANIFESTS = st.builds(
     created_unix_ms=st.integers(-(2**63), 2**63 - 1),
     kl_quantization=st.floats(0, 1e6),
     reason=st.text(max_size=20),
+    noise_correlation=st.floats(0, 1),
+    agreement=st.floats(0, 1),
+    priority_gamma=st.floats(0, 1),
 )
 TENSORS = encode_tensors({"w": np.ones((2, 2), np.int8)})
 GOLDEN = encode_golden(
@@ -98,6 +101,11 @@ def test_any_manifest_round_trips(manifest: Manifest) -> None:
         {"spec_fingerprint": b""},
         {"kl_quantization": math.nan},
         {"kl_quantization": math.inf},
+        *(
+            {name: value}
+            for name in ("noise_correlation", "agreement", "priority_gamma")
+            for value in (-0.1, 1.1, math.nan, math.inf)
+        ),
     ],
     ids=str,
 )
@@ -149,6 +157,34 @@ def test_golden_vectors_round_trip() -> None:
     ],
 )
 def test_golden_vectors_that_do_not_fit_are_a_wire_error(wrong: dict[str, object]) -> None:
+    with pytest.raises(WireError, match="golden"):
+        decode_golden(encode_golden(dataclasses.replace(decode_golden(GOLDEN), **wrong)))  # type: ignore[arg-type]
+
+
+STATES = np.ones((3, 5), np.float32)
+
+
+def test_golden_vectors_of_a_policy_with_memory_round_trip() -> None:
+    golden = dataclasses.replace(decode_golden(GOLDEN), states=STATES, next_states=STATES * 2)
+    back = decode_golden(encode_golden(golden))
+    assert back.states is not None
+    assert back.next_states is not None
+    assert np.array_equal(back.states * 2, back.next_states)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"states": STATES},
+        {"next_states": STATES},
+        {"states": STATES[:2], "next_states": STATES[:2]},
+        {"states": STATES, "next_states": STATES[:, :4]},
+        {"states": STATES.astype(np.float64), "next_states": STATES},
+    ],
+)
+def test_states_of_golden_vectors_that_do_not_fit_are_a_wire_error(
+    wrong: dict[str, object],
+) -> None:
     with pytest.raises(WireError, match="golden"):
         decode_golden(encode_golden(dataclasses.replace(decode_golden(GOLDEN), **wrong)))  # type: ignore[arg-type]
 

@@ -8,31 +8,42 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import cartpole_spec, specs
+from strategies import cartpole_spec, nested, rover_spec, specs
 
 from shoal.errors import WireError
+from shoal.layout import ActionLayout
 from shoal.spaces import (
+    MAX_DEPTH,
+    MAX_PARTS,
     Box,
+    Dict,
     Discrete,
     EnvSpec,
+    MultiBinary,
+    MultiDiscrete,
     Space,
-    action_dtype,
-    action_shape,
-    noise_kind,
-    observation_box,
-    width,
+    Tuple,
+    parts,
 )
+from shoal.tensors import Array
 from shoal.v1 import space_pb2 as pb
 
 
 def same(left: Space, right: Space) -> bool:
-    if isinstance(left, Box) and isinstance(right, Box):
-        return (
-            left.dtype == right.dtype
-            and left.shape == right.shape
-            and np.array_equal(left.low, right.low)
-            and np.array_equal(left.high, right.high)
-        )
+    match left, right:
+        case Box(), Box():
+            arrays = [(left.low, right.low), (left.high, right.high)]
+            return left.dtype == right.dtype and all(np.array_equal(x, y) for x, y in arrays)
+        case MultiDiscrete(), MultiDiscrete():
+            arrays = [(left.nvec, right.nvec), (left.start, right.start)]
+            return all(np.array_equal(x, y) for x, y in arrays)
+        case Dict(), Dict():
+            keys = [[key for key, _ in space.items] for space in (left, right)]
+            values = zip(left.items, right.items, strict=False)
+            return keys[0] == keys[1] and all(same(x, y) for (_, x), (_, y) in values)
+        case Tuple(), Tuple():
+            items = zip(left.items, right.items, strict=False)
+            return len(left.items) == len(right.items) and all(same(x, y) for x, y in items)
     return left == right
 
 
@@ -68,6 +79,12 @@ def test_fingerprints_never_change() -> None:
     )
 
 
+def test_fingerprints_of_nested_spaces_never_change() -> None:
+    assert rover_spec().fingerprint.hex() == (
+        "e3d65e0a3d8397d2356f4b4dfe99babd59aba76143a740014f96237cd4629075"
+    )
+
+
 def test_byte_order_in_memory_leaves_the_fingerprint_alone() -> None:
     high = np.array([1, 2], "<f4")
     little = Box(-high, high)
@@ -86,16 +103,106 @@ def test_byte_order_in_memory_leaves_the_fingerprint_alone() -> None:
 def test_says_how_actions_are_sampled_and_kept(
     space: Space, kind: str, size: int, dtype: str, shape: tuple[int, ...]
 ) -> None:
-    assert noise_kind(space) == kind
-    assert width(space) == size
-    assert action_dtype(space) == np.dtype(dtype)
-    assert action_shape(space) == shape
+    assert ActionLayout.of(space).choices[0].noise == kind
+    assert ActionLayout.of(space).noise_width == size
+    assert ActionLayout.of(space).dtype == np.dtype(dtype)
+    assert ActionLayout.of(space).shape == shape
 
 
 @pytest.mark.parametrize("n", [0, -1, 2**40])
 def test_refuses_a_discrete_space_of_impossible_size(n: int) -> None:
     with pytest.raises(WireError):
         Discrete(n)
+
+
+@pytest.mark.parametrize("nvec", [[], [0], [3, -1], [2**20, 1], [2**62, 2**62], [[2**63 - 1]]])
+def test_refuses_a_multi_discrete_space_of_impossible_size(nvec: list[int]) -> None:
+    counts = np.array(nvec, np.int64)
+    with pytest.raises(WireError, match="multi-discrete"):
+        MultiDiscrete(counts, np.zeros_like(counts))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (2**20, 2), (-1,)])
+def test_refuses_a_multi_binary_space_of_impossible_size(shape: tuple[int, ...]) -> None:
+    with pytest.raises(WireError, match="multi-binary"):
+        MultiBinary(shape)
+
+
+@pytest.mark.parametrize(
+    ("nvec", "start"),
+    [(np.ones(2, np.int64), np.ones(3, np.int64)), (np.ones(2, np.int32), np.ones(2, np.int64))],
+)
+def test_refuses_starts_that_do_not_agree(nvec: Array, start: Array) -> None:
+    with pytest.raises(WireError, match="multi-discrete"):
+        MultiDiscrete(nvec, start)
+
+
+ONE = Discrete(2)
+
+
+@pytest.mark.parametrize("items", [(), (("b", ONE), ("a", ONE)), (("a", ONE),) * 2, (("", ONE),)])
+def test_refuses_a_dict_without_unique_keys_in_order(items: tuple[tuple[str, Space], ...]) -> None:
+    with pytest.raises(WireError, match="dict"):
+        Dict(items)
+    with pytest.raises(WireError, match="tuple"):
+        Tuple(())
+
+
+def within(space: Space, depth: int) -> Space:
+    for _ in range(depth):
+        space = Tuple((space,))
+    return space
+
+
+def test_refuses_what_is_nested_too_deep_or_has_too_many_leaves_or_two_of_one_name() -> None:
+    assert parts(within(ONE, MAX_DEPTH))[0].path == ".".join("0" * MAX_DEPTH)
+    deep = EnvSpec("deep", ONE, within(ONE, MAX_DEPTH + 1))
+    with pytest.raises(WireError, match="nested deeper"):
+        parts(deep.action)
+    with pytest.raises(WireError, match="nested deeper"):
+        EnvSpec.from_pb(deep.to_pb())
+    with pytest.raises(WireError, match="257 leaves"):
+        parts(Tuple((ONE,) * (MAX_PARTS + 1)))
+    with pytest.raises(WireError, match="same path"):
+        parts(Dict((("a", Dict((("b", ONE),))), ("a.b", ONE))))
+
+
+def fingerprint(space: Space) -> bytes:
+    return EnvSpec("", ONE, space).fingerprint
+
+
+def test_fingerprints_tell_apart_what_has_the_same_leaves() -> None:
+    """Shapes, starts, keys, and where the brackets are."""
+    two, low = np.full(4, 2), np.zeros(4, np.int64)
+    different: list[Space] = [
+        MultiDiscrete(two, low),
+        MultiDiscrete(two.reshape(2, 2), low.reshape(2, 2)),
+        MultiDiscrete(two.reshape(4, 1), low.reshape(4, 1)),
+        MultiDiscrete(two, low + 1),
+        MultiBinary((4,)),
+        MultiBinary((2, 2)),
+        ONE,
+        Tuple((ONE,)),
+        Dict((("0", ONE),)),
+        Dict((("1", ONE),)),
+        Tuple((ONE, ONE, ONE)),
+        Tuple((Tuple((ONE, ONE)), ONE)),
+        Tuple((ONE, Tuple((ONE, ONE)))),
+        Tuple((Dict((("0", ONE), ("1", ONE))), ONE)),
+    ]
+    assert len({fingerprint(space) for space in different}) == len(different)
+    assert EnvSpec("", ONE, different[0]).fingerprint != EnvSpec("", different[0], ONE).fingerprint
+
+
+@given(nested(), nested())
+def test_fingerprints_of_nested_spaces_are_equal_exactly_when_they_are(
+    left: Space, right: Space
+) -> None:
+    assert (fingerprint(left) == fingerprint(right)) == same(left, right)
+    assert fingerprint(Tuple((left, right))) != fingerprint(Tuple((left, right, right)))
+    assert (fingerprint(Tuple((left, right))) == fingerprint(Tuple((right, left)))) == same(
+        left, right
+    )
 
 
 def test_refuses_bounds_that_do_not_agree() -> None:
@@ -123,10 +230,3 @@ def test_any_bytes_make_a_specification_or_a_wire_error(data: bytes) -> None:
         EnvSpec.from_pb(message)
     except WireError:
         return
-
-
-def test_observations_must_be_a_box() -> None:
-    spec = cartpole_spec()
-    assert observation_box(spec).shape == (4,)
-    with pytest.raises(WireError, match="Box"):
-        observation_box(dataclasses.replace(spec, observation=Discrete(3)))

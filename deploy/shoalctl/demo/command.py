@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -20,29 +19,24 @@ import typer
 from shoal.errors import ConfigError, DeadlineExceeded, EnvironmentFailed
 from shoal.v1 import fleet_pb2
 from shoalctl.demo.observer import Observer
+from shoalctl.demo.options import DemoOptions
 from shoalctl.demo.processes import Processes
-from shoalctl.demo.result import Meter, Outcome, is_solved, number, result_envelope
-from shoalctl.demo.view import Picture, View, bytes_text, make_view
-from shoalctl.demo.workspace import DemoPlan, Workspace, make_workspace
+from shoalctl.demo.published import published_score
+from shoalctl.demo.result import (
+    End,
+    Meter,
+    Outcome,
+    Solved,
+    is_solved,
+    number,
+    result_envelope,
+)
+from shoalctl.demo.summary import summary
+from shoalctl.demo.view import Picture, View, make_view
+from shoalctl.demo.workspace import Workspace, make_workspace
 
 LAST_REPORTS_S = 3.0  # how long the last reports of stopped devices may take to arrive
 CURVE_EVERY_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the flags of `shoal demo` say.
-
-    Attributes:
-        until_return: Mean return that counts as solved; None for the environment's own threshold.
-        directory: Where keys, logs and state are kept; None for a directory that is removed.
-    """
-
-    plan: DemoPlan
-    until_return: float | None
-    timeout_s: float
-    as_json: bool
-    directory: Path | None
 
 
 def run_demo(options: DemoOptions, *, started_s: float) -> None:
@@ -70,8 +64,8 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
     if options.as_json:
         typer.echo(json.dumps(envelope))
     else:
-        typer.echo(_summary(envelope))
-    if not envelope["solved"]:
+        typer.echo(summary(envelope))
+    if envelope["ended"] == "timeout" and not envelope["solved"]:
         raise DeadlineExceeded(
             f"{options.plan.env_id} was not solved in {options.timeout_s:g} s; "
             "give more time with --timeout-s, or a lower goal with --until-return"
@@ -88,10 +82,16 @@ class _Demo:
     ) -> None:
         self._options = options
         self._workspace = workspace
-        self._threshold = math.inf  # until the environment was asked
+        self._threshold: float | None = None  # until the environment was asked
         self._started_s = started_s
         self._view = view
-        self._picture = Picture(env_id=options.plan.env_id, threshold=self._threshold)
+        self._published = published_score(options.plan.env_id, options.plan.algorithm)
+        self._picture = Picture(
+            env_id=options.plan.env_id,
+            threshold=math.inf,
+            published="" if self._published is None else self._published.text,
+        )
+        self._solved: Solved | None = None
         self._restarts: Counter[str] = Counter()
         self._next_point_s = 0.0
         self._down, self._down_fp32 = Meter(), Meter()
@@ -106,7 +106,8 @@ class _Demo:
             await processes.start(self._workspace.learner)  # the slowest to start goes first
             await processes.start(self._workspace.broker)
             self._threshold = await asyncio.to_thread(_threshold, self._options)
-            self._picture.threshold = self._threshold
+            if self._threshold is not None:
+                self._picture.threshold = self._threshold
             stack.enter_context(self._view)
             observer = await stack.enter_async_context(
                 Observer(self._workspace.server, self._workspace.operator)
@@ -114,7 +115,7 @@ class _Demo:
             await self._broker_is_up(processes)
             for agent in self._workspace.agents:
                 await processes.start(agent)
-            solved = await self._until_solved(processes, observer)
+            ended = await self._until_ended(processes, observer)
             wall_s = self._elapsed_s()
             training = self._picture.training or fleet_pb2.Training()
             await processes.stop(*(agent.name for agent in self._workspace.agents))
@@ -124,14 +125,17 @@ class _Demo:
             digests = await observer.policy_digests()
         outcome = Outcome(
             env_id=self._options.plan.env_id,
+            algorithm=self._options.plan.algorithm,
             seed=self._options.plan.seed,
-            solved=solved,
+            solved=self._solved,
+            ended=ended,
             wall_s=wall_s,
             threshold=self._threshold,
+            published=self._published,
             restarts=dict(self._restarts),
         )
         envelope = result_envelope(outcome, final, devices, audit)
-        envelope["env_steps"] = training.env_steps  # at the moment it was solved
+        envelope["env_steps"] = training.env_steps  # at the moment it ended
         envelope["return_mean"] = number(training.return_mean)
         envelope["started_monotonic_s"] = self._started_s
         envelope["policy_digests"] = digests
@@ -167,7 +171,7 @@ class _Demo:
         finally:
             supervising.cancel()
 
-    async def _until_solved(self, processes: Processes, observer: Observer) -> bool:
+    async def _until_ended(self, processes: Processes, observer: Observer) -> End:
         supervising = asyncio.ensure_future(processes.supervise())
         watching = asyncio.ensure_future(self._watch(processes, observer))
         redrawing = asyncio.ensure_future(self._redraw(processes, observer))
@@ -179,22 +183,32 @@ class _Demo:
             )
             for task in done:
                 task.result()
-            return watching in done
+            return watching.result() if watching in done else End.TIMEOUT
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, processes: Processes, observer: Observer) -> None:
+    async def _watch(self, processes: Processes, observer: Observer) -> End:
         async for training in observer.watch_training():
             self._picture.training = self._metered(training)
             now_s = self._elapsed_s()
             if training.episodes and now_s >= self._next_point_s:
                 self._picture.curve.append(training.return_mean)
                 self._next_point_s = now_s + CURVE_EVERY_S
-            if is_solved(training, self._threshold):
+            if self._solved is None and is_solved(training, self._threshold):
+                self._solved = Solved(training.env_steps, now_s)
+            ended = self._ended(training)
+            if ended is not None:
                 self._show(processes)
-                return
+                return ended
+        raise AssertionError  # it watches for ever
+
+    def _ended(self, training: fleet_pb2.Training) -> End | None:
+        if self._solved is not None and not self._options.go_on:
+            return End.SOLVED
+        last = self._options.stop_after_steps
+        return End.STEPS if last is not None and training.env_steps >= last else None
 
     async def _redraw(self, processes: Processes, observer: Observer) -> None:
         while True:
@@ -222,20 +236,21 @@ class _Demo:
             await asyncio.sleep(0.05)
 
 
-def _threshold(options: DemoOptions) -> float:
+def _threshold(options: DemoOptions) -> float | None:
     from edge_agent.config import EnvConfig
     from edge_agent.env import make_env
 
-    environments = make_env(EnvConfig(options.plan.env_id))
+    kwargs = dict(options.plan.env_kwargs)
+    environments = make_env(EnvConfig(options.plan.env_id, kwargs=kwargs))
     try:
         own = environments.spec.reward_threshold
     finally:
         environments.close()
     threshold = own if options.until_return is None else options.until_return
-    if threshold is None:
+    if threshold is None and options.stop_after_steps is None:
         raise EnvironmentFailed(
             f"{options.plan.env_id} states no reward threshold; say when it is solved "
-            "with --until-return"
+            "with --until-return, or when it ends with --stop-after-steps"
         )
     return threshold
 
@@ -253,49 +268,3 @@ def _interrupt_on_sigterm() -> None:
     main = asyncio.current_task()
     if main is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
-
-
-def _summary(envelope: dict[str, object]) -> str:
-    audit, moved, lag = envelope["audit"], envelope["bytes"], envelope["lag"]
-    quantization, devices = envelope["quantization"], envelope["devices"]
-    assert isinstance(audit, dict)  # noqa: S101 the envelope is our own
-    assert isinstance(moved, dict)  # noqa: S101
-    assert isinstance(lag, dict)  # noqa: S101
-    assert isinstance(quantization, dict)  # noqa: S101
-    assert isinstance(devices, list)  # noqa: S101
-    mean = envelope["return_mean"]
-    verb = "solved" if envelope["solved"] else "NOT solved"
-    versions = ", ".join(str(device["active_version"]) for device in devices)
-    balance = "balanced" if audit["balanced"] else "NOT BALANCED"
-    return (
-        f"{envelope['env']} {verb} in {envelope['wall_s']:.1f} s, "
-        f"{envelope['env_steps']:,} environment steps, mean return "
-        f"{'unknown' if mean is None else mean} (threshold {envelope['threshold']:g})\n"
-        f"  devices    {len(devices)}, on policy {versions} of {envelope['policy_versions']}\n"
-        f"  precision  {quantization['precision']}, gap by quantization "
-        f"{quantization['kl_quantization']:.2g} nats, by staleness "
-        f"{quantization['kl_staleness']:.2g} nats\n"
-        f"  lag        p50 {lag['p50']:g}, p99 {lag['p99']:g}, max {lag['max']:g} updates\n"
-        f"  bytes      up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])} "
-        f"(as fp32: {bytes_text(moved['down_fp32_equivalent'])})\n"
-        f"  chunks     produced {audit['produced']} = trained {audit['trained']} + expired "
-        f"{audit['expired']} + dropped {audit['dropped']} + rejected {audit['rejected']} + "
-        f"in flight {audit['in_flight']}: {balance}"
-    )
-
-
-def check_options(options: DemoOptions) -> DemoOptions:
-    """Returns the options if they make sense.
-
-    Raises:
-        ConfigError: A number is out of its range.
-    """
-    for flag, value, low, high in (
-        ("--devices", options.plan.devices, 1, 64),
-        ("--envs", options.plan.envs, 1, 1024),
-        ("--seed", options.plan.seed, 0, 1_000_000),
-        ("--timeout-s", options.timeout_s, 1, 7 * 86_400),
-    ):
-        if not low <= value <= high:
-            raise ConfigError(f"{flag} {value:g}: use {low} to {high}")
-    return options

@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from shoal.v1 import fleet_pb2
+from shoalctl.demo.published import Score
 
 SCHEMA = "shoal.v1.DemoResult"
+
+
+class End(StrEnum):
+    """Why a demo ended."""
+
+    SOLVED = "solved"
+    STEPS = "steps"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """The moment the mean return first reached the threshold.
+
+    Attributes:
+        env_steps: Environment steps until then.
+        wall_s: From the start of the command.
+    """
+
+    env_steps: int
+    wall_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +39,23 @@ class Outcome:
     """How a demo went.
 
     Attributes:
-        solved: Whether the mean return reached the threshold in time.
-        wall_s: From the start of the command to the moment it was solved, or stopped.
-        threshold: Mean return of the last 100 episodes that counts as solved.
+        algorithm: Its short name or dotted path.
+        solved: When the mean return reached the threshold; None if it never did.
+        ended: Why it ended.
+        wall_s: From the start of the command to the moment it ended.
+        threshold: Mean return of the last 100 episodes that counts as solved; None: nothing does.
+        published: What others have published.
         restarts: Times each process was started again after it died.
     """
 
     env_id: str
+    algorithm: str
     seed: int
-    solved: bool
+    solved: Solved | None
+    ended: End
     wall_s: float
-    threshold: float
+    threshold: float | None
+    published: Score | None
     restarts: dict[str, int]
 
 
@@ -48,8 +77,10 @@ class Meter:
         return self._before + value
 
 
-def is_solved(training: fleet_pb2.Training, threshold: float, window: int = 100) -> bool:
+def is_solved(training: fleet_pb2.Training, threshold: float | None, window: int = 100) -> bool:
     """Whether the mean return over a full window of episodes reached the threshold."""
+    if threshold is None:
+        return False
     return training.return_window >= window and training.return_mean >= threshold
 
 
@@ -63,10 +94,16 @@ def result_envelope(
     return {
         "schema": SCHEMA,
         "env": outcome.env_id,
+        "algorithm": outcome.algorithm,
         "seed": outcome.seed,
-        "solved": outcome.solved,
+        "solved": outcome.solved is not None,
+        "solved_at": None if outcome.solved is None else asdict(outcome.solved),
+        "ended": str(outcome.ended),
         "wall_s": round(outcome.wall_s, 3),
         "threshold": outcome.threshold,
+        "published": None
+        if outcome.published is None
+        else {**asdict(outcome.published), "text": outcome.published.text},
         "env_steps": training.env_steps,
         "episodes": training.episodes,
         "return_mean": number(training.return_mean),

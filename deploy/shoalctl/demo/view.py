@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ class Picture:
     """All there is to show at one moment.
 
     Attributes:
+        threshold: What counts as solved; inf: nothing does.
+        published: What others have published; empty: nothing is known.
         curve: Mean return of the last 100 episodes, oldest first.
         elapsed_s: Since the command started.
         notes: What happened to processes, newest last.
@@ -35,6 +38,7 @@ class Picture:
 
     env_id: str
     threshold: float
+    published: str = ""
     elapsed_s: float = 0.0
     training: fleet_pb2.Training | None = None
     devices: Sequence[fleet_pb2.Device] = ()
@@ -138,7 +142,7 @@ def summary_line(picture: Picture, training: fleet_pb2.Training) -> str:
     """One line that says where a demo stands."""
     return (
         f"{picture.elapsed_s:6.1f} s  steps {training.env_steps:>8,}  "
-        f"return {mean_text(training)}/{picture.threshold:g}  "
+        f"return {mean_text(training)}{_of(picture)}  "
         f"policy {training.policy_version}  lag p50 {training.lag_p50:g} max {training.lag_max:g}  "
         f"up {bytes_text(training.bytes_up)}  down {bytes_text(training.bytes_down)}  "
         f"devices {training.devices_online}  {training.learner_state}"
@@ -160,10 +164,11 @@ def render(picture: Picture) -> Group:
         parts.append(_progress(picture, training))
         parts.append(
             Panel(
-                Text(f"{sparkline(picture.curve, picture.threshold)}  {mean_text(training)}"),
-                title=f"mean return of the last 100 episodes, {picture.env_id}; "
-                f"solved at {picture.threshold:g}",
+                Text(f"{sparkline(picture.curve, _top(picture))}  {mean_text(training)}"),
+                title=f"mean return of the last 100 episodes, {picture.env_id}; {_goal(picture)}",
                 title_align="left",
+                subtitle=f"published: {picture.published}" if picture.published else None,
+                subtitle_align="left",
             )
         )
         parts.append(_numbers(training))
@@ -197,7 +202,25 @@ def age_text(age_s: float) -> str:
     return "never" if age_s < 0 else f"{age_s:.1f} s"
 
 
+def _of(picture: Picture) -> str:
+    return f"/{picture.threshold:g}" if math.isfinite(picture.threshold) else ""
+
+
+def _goal(picture: Picture) -> str:
+    if math.isfinite(picture.threshold):
+        return f"solved at {picture.threshold:g}"
+    return "nothing counts as solved"
+
+
+def _top(picture: Picture) -> float:
+    return picture.threshold if math.isfinite(picture.threshold) else max(picture.curve, default=0)
+
+
 def _progress(picture: Picture, training: fleet_pb2.Training) -> Table:
+    if not math.isfinite(picture.threshold):
+        row = Table.grid(padding=(0, 1))
+        row.add_row(f"{picture.elapsed_s:5.1f} s", mean_text(training))
+        return row
     mean = training.return_mean if training.episodes else 0.0
     start = min([*picture.curve, mean, 0.0])
     span = picture.threshold - start

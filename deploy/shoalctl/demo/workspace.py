@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pwd
 import shutil
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from shoal.config import load_config
+from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
 from shoalctl.broker import BrokerConfig, write_mosquitto_files
-from shoalctl.demo.presets import training_tables
+from shoalctl.demo.presets import DEFAULT_ALGORITHM, algorithm_path, preset_of, training_tables
 from shoalctl.demo.processes import Program
 from shoalctl.pki import FleetPki, Role
 
 FLEET = "demo"
 HOST = "127.0.0.1"
+_SETTINGS = "training.settings."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,13 @@ class DemoPlan:
     Attributes:
         envs: Environments a device steps.
         chunk_steps: Steps in a chunk, T.
-        ahead: Chunks an actor records under one policy version before it waits for the next.
+        ahead: Chunks an actor records under one policy version before it waits for the next; 0: it
+            never waits.
         mosquitto: Run an installed Mosquitto in place of the embedded broker.
+        algorithm: The short name of one that comes with Shoal, or `module:Class`.
+        env_kwargs: Keyword arguments of the environment's constructor.
+        learner: Keys of the learner's configuration, dotted, and what flags say of them.
+        pace_timeout_s: How long an actor waits for the next version.
     """
 
     env_id: str
@@ -39,6 +48,10 @@ class DemoPlan:
     chunk_steps: int = 32
     ahead: int = 2
     mosquitto: bool = False
+    algorithm: str = DEFAULT_ALGORITHM
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
+    learner: Mapping[str, Flag] = field(default_factory=dict)
+    pace_timeout_s: float = 1.0
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -74,7 +87,8 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
     """Makes the keys and writes the configurations.
 
     Raises:
-        ConfigError: The directory holds a demo already, or cannot be written.
+        ConfigError: The directory holds a demo already or cannot be written, or a flag sets
+            something that the learner does not have.
     """
     pki = FleetPki.create(directory / "pki", FLEET)
     identities = {
@@ -106,13 +120,18 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
             "broker": {"host": HOST, "port": mqtt_port},
             "server": {"host": HOST, "port": grpc_port},
             **training_tables(
-                plan.env_id,
+                preset_of(plan.env_id, plan.algorithm),
+                plan.algorithm,
                 envs_in_fleet=plan.devices * plan.envs,
                 chunk_steps=plan.chunk_steps,
                 ahead=plan.ahead,
             ),
         },
     }
+    check_learner(_write(directory / "learner.toml", configs["learner"]), plan)
+    for key, flag in plan.learner.items():
+        table, _, name = key.rpartition(".")
+        configs["learner"].setdefault(table, {})[name] = flag.value
     for number, device_id in enumerate(plan.device_ids):
         configs[device_id] = {
             "": {
@@ -125,7 +144,12 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
                 "num_envs": plan.envs,
                 "seed": (plan.seed * 1000 + number) * plan.envs,
             },
-            "actor": {"chunk_steps": plan.chunk_steps, "max_chunks_per_policy": plan.ahead},
+            **({"env.kwargs": dict(plan.env_kwargs)} if plan.env_kwargs else {}),
+            "actor": {
+                "chunk_steps": plan.chunk_steps,
+                "max_chunks_per_policy": plan.ahead,
+                "pace_timeout_s": plan.pace_timeout_s,
+            },
             "broker": {"host": HOST, "port": mqtt_port},
             # A few devices beside the learner: nobody is hurt when they ask for it often.
             "parameter_server": {"host": HOST, "port": grpc_port, "backoff_cap_s": 0.2},
@@ -151,6 +175,28 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
     )
 
 
+def check_learner(path: Path, plan: DemoPlan) -> None:
+    """Reads the learner's configuration with what flags say of it, before anything is started.
+
+    Args:
+        path: The configuration without the flags.
+        plan: The flags.
+
+    Raises:
+        ConfigError: A key is unknown, or a value of the wrong type or out of its range.
+    """
+    from cloud_learner.config import LearnerConfig
+
+    config = load_config(LearnerConfig, path, environ={}, overrides=plan.learner)
+    own = ":" in plan.algorithm or any(key.startswith(_SETTINGS) for key in plan.learner)
+    if not own:
+        return  # presets are tested: torch need not be loaded to look at them again
+    from cloud_learner.algorithms.interface import load_algorithm
+
+    training: Any = config.training
+    load_algorithm(algorithm_path(plan.algorithm), training.settings)
+
+
 def _mosquitto(config: Path) -> Program:
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if program is None:
@@ -167,13 +213,23 @@ def _write(path: Path, tables: dict[str, dict[str, object]]) -> Path:
     for table, values in tables.items():
         if table:
             lines.append(f"\n[{table}]")
-        lines.extend(f"{key} = {_toml(value)}" for key, value in values.items())
+        lines.extend(f"{_key(key)} = {_toml(value)}" for key, value in values.items())
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _toml(key)
+
+
 def _toml(value: object) -> str:
-    # Strings, numbers and flat lists are written the same way in JSON and in TOML.
+    # Strings, finite numbers and flat lists are written the same way in JSON and in TOML.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(key)} = {_toml(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(str(value) if isinstance(value, Path) else value)
 
 

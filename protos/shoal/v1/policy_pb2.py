@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/policy.proto\x12\x08shoal.v1\"\xa1\x02\n\x0ePolicyManifest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\x14\n\x0cgraph_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bgraph_bytes\x18\x05 \x01(\x04\x12\x16\n\x0etensors_digest\x18\x06 \x01(\x0c\x12\x15\n\rtensors_bytes\x18\x07 \x01(\x04\x12\x15\n\rgolden_digest\x18\x08 \x01(\x0c\x12\x18\n\x10spec_fingerprint\x18\t \x01(\x0c\x12\x11\n\tprecision\x18\n \x01(\t\x12\x17\n\x0f\x63reated_unix_ms\x18\x0b \x01(\x03\x12\x17\n\x0fkl_quantization\x18\x0c \x01(\x01\x12\x0e\n\x06reason\x18\r \x01(\t\"T\n\x0cPolicyBundle\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0f\n\x07tensors\x18\x03 \x01(\x0c\x12\x0e\n\x06golden\x18\x04 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/policy.proto\x12\x08shoal.v1\"\xe7\x02\n\x0ePolicyManifest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\x14\n\x0cgraph_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bgraph_bytes\x18\x05 \x01(\x04\x12\x16\n\x0etensors_digest\x18\x06 \x01(\x0c\x12\x15\n\rtensors_bytes\x18\x07 \x01(\x04\x12\x15\n\rgolden_digest\x18\x08 \x01(\x0c\x12\x18\n\x10spec_fingerprint\x18\t \x01(\x0c\x12\x11\n\tprecision\x18\n \x01(\t\x12\x17\n\x0f\x63reated_unix_ms\x18\x0b \x01(\x03\x12\x17\n\x0fkl_quantization\x18\x0c \x01(\x01\x12\x0e\n\x06reason\x18\r \x01(\t\x12\x19\n\x11noise_correlation\x18\x0e \x01(\x01\x12\x11\n\tagreement\x18\x0f \x01(\x01\x12\x16\n\x0epriority_gamma\x18\x10 \x01(\x01\"T\n\x0cPolicyBundle\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0f\n\x07tensors\x18\x03 \x01(\x0c\x12\x0e\n\x06golden\x18\x04 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.policy_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_POLICYMANIFEST']._serialized_start=36
-  _globals['_POLICYMANIFEST']._serialized_end=325
-  _globals['_POLICYBUNDLE']._serialized_start=327
-  _globals['_POLICYBUNDLE']._serialized_end=411
+  _globals['_POLICYMANIFEST']._serialized_end=395
+  _globals['_POLICYBUNDLE']._serialized_start=397
+  _globals['_POLICYBUNDLE']._serialized_end=481
 # @@protoc_insertion_point(module_scope)

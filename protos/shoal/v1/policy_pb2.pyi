@@ -5,7 +5,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PolicyManifest(_message.Message):
-    __slots__ = ("fleet", "version", "updates", "graph_digest", "graph_bytes", "tensors_digest", "tensors_bytes", "golden_digest", "spec_fingerprint", "precision", "created_unix_ms", "kl_quantization", "reason")
+    __slots__ = ("fleet", "version", "updates", "graph_digest", "graph_bytes", "tensors_digest", "tensors_bytes", "golden_digest", "spec_fingerprint", "precision", "created_unix_ms", "kl_quantization", "reason", "noise_correlation", "agreement", "priority_gamma")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,9 @@ class PolicyManifest(_message.Message):
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     KL_QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NOISE_CORRELATION_FIELD_NUMBER: _ClassVar[int]
+    AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_GAMMA_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     version: int
     updates: int
@@ -32,7 +35,10 @@ class PolicyManifest(_message.Message):
     created_unix_ms: int
     kl_quantization: float
     reason: str
-    def __init__(self, fleet: _Optional[str] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., graph_bytes: _Optional[int] = ..., tensors_digest: _Optional[bytes] = ..., tensors_bytes: _Optional[int] = ..., golden_digest: _Optional[bytes] = ..., spec_fingerprint: _Optional[bytes] = ..., precision: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., kl_quantization: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    noise_correlation: float
+    agreement: float
+    priority_gamma: float
+    def __init__(self, fleet: _Optional[str] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., graph_bytes: _Optional[int] = ..., tensors_digest: _Optional[bytes] = ..., tensors_bytes: _Optional[int] = ..., golden_digest: _Optional[bytes] = ..., spec_fingerprint: _Optional[bytes] = ..., precision: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., kl_quantization: _Optional[float] = ..., reason: _Optional[str] = ..., noise_correlation: _Optional[float] = ..., agreement: _Optional[float] = ..., priority_gamma: _Optional[float] = ...) -> None: ...
 
 class PolicyBundle(_message.Message):
     __slots__ = ("manifest", "signature", "tensors", "golden")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from shoal.v1 import tensor_pb2 as shoal_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14shoal/v1/space.proto\x12\x08shoal.v1\x1a\x15shoal/v1/tensor.proto\"I\n\x08\x42oxSpace\x12\x1d\n\x03low\x18\x01 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12\x1e\n\x04high\x18\x02 \x01(\x0b\x32\x10.shoal.v1.Tensor\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"_\n\x05Space\x12!\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x12.shoal.v1.BoxSpaceH\x00\x12+\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32\x17.shoal.v1.DiscreteSpaceH\x00\x42\x06\n\x04kind\"\xca\x01\n\x07\x45nvSpec\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12$\n\x0bobservation\x18\x02 \x01(\x0b\x32\x0f.shoal.v1.Space\x12\x1f\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x0f.shoal.v1.Space\x12\x1d\n\x10reward_threshold\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\x11max_episode_steps\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x13\n\x11_reward_thresholdB\x14\n\x12_max_episode_stepsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14shoal/v1/space.proto\x12\x08shoal.v1\x1a\x15shoal/v1/tensor.proto\"I\n\x08\x42oxSpace\x12\x1d\n\x03low\x18\x01 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12\x1e\n\x04high\x18\x02 \x01(\x0b\x32\x10.shoal.v1.Tensor\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"U\n\x12MultiDiscreteSpace\x12\x1e\n\x04nvec\x18\x01 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12\x1f\n\x05start\x18\x02 \x01(\x0b\x32\x10.shoal.v1.Tensor\"!\n\x10MultiBinarySpace\x12\r\n\x05shape\x18\x01 \x03(\r\"9\n\nNamedSpace\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1e\n\x05space\x18\x02 \x01(\x0b\x32\x0f.shoal.v1.Space\"0\n\tDictSpace\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.shoal.v1.NamedSpace\",\n\nTupleSpace\x12\x1e\n\x05items\x18\x01 \x03(\x0b\x32\x0f.shoal.v1.Space\"\x97\x02\n\x05Space\x12!\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x12.shoal.v1.BoxSpaceH\x00\x12+\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32\x17.shoal.v1.DiscreteSpaceH\x00\x12\x36\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32\x1c.shoal.v1.MultiDiscreteSpaceH\x00\x12\x32\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32\x1a.shoal.v1.MultiBinarySpaceH\x00\x12#\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x13.shoal.v1.DictSpaceH\x00\x12%\n\x05tuple\x18\x06 \x01(\x0b\x32\x14.shoal.v1.TupleSpaceH\x00\x42\x06\n\x04kind\"\xca\x01\n\x07\x45nvSpec\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12$\n\x0bobservation\x18\x02 \x01(\x0b\x32\x0f.shoal.v1.Space\x12\x1f\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x0f.shoal.v1.Space\x12\x1d\n\x10reward_threshold\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\x11max_episode_steps\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x13\n\x11_reward_thresholdB\x14\n\x12_max_episode_stepsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BOXSPACE']._serialized_end=130
   _globals['_DISCRETESPACE']._serialized_start=132
   _globals['_DISCRETESPACE']._serialized_end=173
-  _globals['_SPACE']._serialized_start=175
-  _globals['_SPACE']._serialized_end=270
-  _globals['_ENVSPEC']._serialized_start=273
-  _globals['_ENVSPEC']._serialized_end=475
+  _globals['_MULTIDISCRETESPACE']._serialized_start=175
+  _globals['_MULTIDISCRETESPACE']._serialized_end=260
+  _globals['_MULTIBINARYSPACE']._serialized_start=262
+  _globals['_MULTIBINARYSPACE']._serialized_end=295
+  _globals['_NAMEDSPACE']._serialized_start=297
+  _globals['_NAMEDSPACE']._serialized_end=354
+  _globals['_DICTSPACE']._serialized_start=356
+  _globals['_DICTSPACE']._serialized_end=404
+  _globals['_TUPLESPACE']._serialized_start=406
+  _globals['_TUPLESPACE']._serialized_end=450
+  _globals['_SPACE']._serialized_start=453
+  _globals['_SPACE']._serialized_end=732
+  _globals['_ENVSPEC']._serialized_start=735
+  _globals['_ENVSPEC']._serialized_end=937
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,8 @@ class PeerResult:
     episodes: int
     return_mean: float
     note: str
+    evaluation_mean: float | None = None  # of the deterministic policy, where it was asked for
+    evaluation_std: float | None = None
 
     def print(self) -> None:
         """Write the one line of JSON that `learn.py` reads from standard output."""
@@ -73,6 +75,9 @@ class PeerOptions:
     Attributes:
         threads: torch's intra-op threads; 0 leaves torch's default.
         settings: Which of a peer's own settings, where it has several.
+        algorithm: Which of a peer's algorithms, where it has several.
+        steps: End after so many environment steps, solved or not; 0: when solved.
+        evaluate: Episodes of the deterministic policy once it ended.
     """
 
     seed: int
@@ -81,22 +86,32 @@ class PeerOptions:
     timeout_s: float
     threads: int
     settings: str
+    algorithm: str = ""
+    steps: int = 0
+    evaluate: int = 0
 
 
-def read_options(description: str, settings: Sequence[str] = ("only",)) -> PeerOptions:
+def read_options(
+    description: str,
+    settings: Sequence[str] = ("only",),
+    parents: Sequence[argparse.ArgumentParser] = (),
+) -> PeerOptions:
     """Parse a peer's command line.
 
     Args:
         description: What `--help` says.
         settings: Names of the peer's settings, the default first.
+        parents: Flags that the peer has of its own.
     """
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description, parents=list(parents))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--threshold", type=float, default=475.0)
     parser.add_argument("--timeout-s", type=float, default=120.0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--settings", choices=settings, default=settings[0])
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--evaluate", type=int, default=0)
     given = parser.parse_args()
     return PeerOptions(
         seed=given.seed,
@@ -105,6 +120,9 @@ def read_options(description: str, settings: Sequence[str] = ("only",)) -> PeerO
         timeout_s=given.timeout_s,
         threads=given.threads,
         settings=given.settings,
+        algorithm=getattr(given, "algorithm", ""),
+        steps=given.steps,
+        evaluate=given.evaluate,
     )
 
 

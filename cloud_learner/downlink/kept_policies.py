@@ -1,0 +1,92 @@
+"""Reads the policies in a learner's state directory beside the learner: nothing is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import PolicyLogError, PolicyRejected, WireError
+from shoal.policy import Manifest, check_digests, decode_bundle, decode_manifest, sha256
+from shoal.tensors import Array, decode_tensors
+
+_BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptPolicy:
+    """A policy version, ready to be run.
+
+    Attributes:
+        manifest: What was signed of it.
+        graph: The weightless ONNX graph.
+        tensors: Every initializer of the graph.
+    """
+
+    manifest: Manifest
+    graph: bytes
+    tensors: Mapping[str, Array]
+
+
+class KeptPolicies:
+    """The versions in a policy log that another process may have open.
+
+    Hashes are checked, signatures are not: whoever can write this directory can sign as well.
+
+    >>> policies = KeptPolicies(state.policies)
+    >>> policies.read(policies.versions()[-1]).manifest.precision
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def versions(self) -> list[int]:
+        """The versions that are there, lowest first.
+
+        Raises:
+            PolicyLogError: The directory cannot be read.
+        """
+        try:
+            names = [path.name for path in (self._directory / "versions").iterdir()]
+        except OSError as error:
+            raise PolicyLogError(
+                f"{self._directory}: no policies here ({error.strerror}); give the state_dir of a "
+                "learner"
+            ) from error
+        return sorted(int(match[1]) for name in names if (match := _BUNDLE_NAME.fullmatch(name)))
+
+    def read(self, version: int) -> KeptPolicy:
+        """One version.
+
+        Raises:
+            PolicyLogError: It is not kept, or damaged.
+        """
+        path = self._directory / "versions" / f"{version:08d}.bundle"
+        try:
+            bundle = decode_bundle(path.read_bytes())
+            manifest = decode_manifest(bundle.manifest)
+            check_digests(manifest, bundle)
+            graph = (
+                self._directory / "graphs" / f"{manifest.graph_digest.hex()}.onnx"
+            ).read_bytes()
+            tensors = decode_tensors(bundle.tensors)
+        except FileNotFoundError:
+            raise PolicyLogError(self._missing(version)) from None
+        except OSError as error:
+            raise PolicyLogError(f"{path}: {error.strerror or error}") from error
+        except (WireError, PolicyRejected) as error:
+            raise PolicyLogError(f"{path}: {error}") from error
+        if sha256(graph) != manifest.graph_digest:
+            raise PolicyLogError(f"{path}: its graph is not what was signed")
+        return KeptPolicy(manifest, graph, tensors)
+
+    def _missing(self, version: int) -> str:
+        kept = self.versions()
+        if not kept:
+            return f"{self._directory}: no policy is published yet"
+        nearest = min(kept, key=lambda one: abs(one - version))
+        return (
+            f"policy version {version} is not kept in {self._directory}: there are {kept[0]} to "
+            f"{kept[-1]}, the nearest is {nearest} (see policies_kept)"
+        )

@@ -1,0 +1,191 @@
+"""A network run in torch as its int8 graph will run it, with gradients.
+
+Quantization-aware training (Jacob et al. 2018, section 3): every value is rounded to the integer
+that the device will have, and gradients pass the rounding as if it were not there (the
+straight-through estimator, Bengio et al. 2013). Products of integers are added in float32, which
+is exact up to 2^24; beyond, and in the activations of memory, it is near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cloud_learner.models.features import PIXEL_SCALE, Features
+from cloud_learner.models.integers import (
+    SIGNED_MAX,
+    SIGNED_ZERO,
+    UNIT_SCALE,
+    UNSIGNED_MAX,
+    HeldRanges,
+    IntegerAffine,
+    activation_scale,
+    channel_reach,
+    hold_range,
+    input_gain,
+    quantize_affine,
+)
+from cloud_learner.models.memory import Remembered, unroll_attention, unroll_lstm
+from cloud_learner.models.network import Network, Past
+from cloud_learner.models.plan import Attention
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """Whole numbers on their way through a network, less their zero point.
+
+    Attributes:
+        data: `[*lead, width]` or `[R, C, H, W]`, float32.
+        scale: float32 `[]` or `[width]`, what one unit stands for.
+    """
+
+    data: Tensor
+    scale: Tensor
+
+
+class SimulatedRunner:
+    """Runs a network as its int8 graph will.
+
+    >>> runner = SimulatedRunner(network, ranges, features, normalized=False)
+    >>> outputs = flow(network.plan, runner).data      # float32
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        ranges: HeldRanges,
+        features: Features,
+        *,
+        normalized: bool,
+        past: Past | None = None,
+    ) -> None:
+        """Takes the inputs.
+
+        Args:
+            network: What to run.
+            ranges: As they were held when a version was published.
+            features: `[*lead, ...]`; with memory `lead` is `[T, B]`.
+            normalized: Whether the vector went through a normalizer.
+            past: For a memory.
+        """
+        self._network = network
+        self._plan = network.plan
+        self._ranges = ranges
+        self._features = features
+        self._normalized = normalized
+        self._past = past
+        self.remembered: Remembered | None = None
+
+    def image(self, index: int) -> Units:
+        """Pixels are units already."""
+        image = self._features.images[index]
+        pixels = image.reshape(-1, *image.shape[-3:]).to(torch.float32)
+        return Units(pixels, pixels.new_tensor(PIXEL_SCALE))
+
+    def conv(self, place: int, value: Units) -> Units:
+        """Convolves integers."""
+        layer = self._integers(place, self._network.affine(place).weight, value.scale)
+        stride = self._plan.conv(place).stride
+        total = functional.conv2d(value.data, layer.weight, layer.bias.float(), stride)
+        scale = activation_scale(self._plan, place, self._ranges.reach(f"output.{place}"))
+        units = straight_round(total * (layer.scale / scale).view(-1, 1, 1))
+        return Units(units.clamp(0.0, UNSIGNED_MAX), scale)
+
+    def flatten(self, value: Units) -> Units:
+        """Rows `[*lead, C * H * W]`."""
+        lead = self._features.images[0].shape[:-3]
+        return Units(value.data.reshape((*lead, -1)), value.scale)
+
+    def vector(self) -> Units:
+        """The vector, each column with a scale of its own."""
+        vector, own = self._features.vector, self._network.vector_scale
+        assert vector is not None  # noqa: S101 - flow asks only where there is one
+        if self._plan.features.all_pixels:
+            return Units(vector, vector.new_tensor(PIXEL_SCALE))
+        gain = input_gain(self._ranges.reach("input"), normalized=self._normalized)
+        return Units(_signed(vector * gain), 1.0 / gain if own is None else own / gain)
+
+    def extra(self) -> Units:
+        """No policy has any."""
+        raise TypeError("only a critic has extra inputs, and it is not exported")
+
+    def join(self, values: Sequence[Units]) -> Units:
+        """Side by side, each column with a scale of its own."""
+        scales = [value.scale.expand(value.data.shape[-1]) for value in values]
+        return Units(torch.cat([value.data for value in values], -1), torch.cat(scales))
+
+    def dense(self, place: int, value: Units) -> Units:
+        """Multiplies integers."""
+        layer = self._folded(place, value)
+        total = functional.linear(value.data, layer.weight, layer.bias.float())
+        if place == self._plan.last:
+            return Units(total * layer.scale, total.new_ones(()))
+        activation = self._plan.dense(place).activation
+        if activation == "tanh":
+            return _within_one((total * layer.scale).tanh())
+        scale = activation_scale(self._plan, place, self._ranges.reach(f"output.{place}"))
+        units = straight_round(total * (layer.scale / scale))
+        low, high = (0.0, UNSIGNED_MAX) if activation == "relu" else (-SIGNED_ZERO, SIGNED_MAX)
+        return Units(units.clamp(low, high), scale)
+
+    def remember(self, place: int, value: Units) -> Units:
+        """Runs the memory: products in integers, everything between them in float32."""
+        past, memory = self._past, self._plan.memory
+        assert past is not None  # noqa: S101 - whoever runs a memory gives it one
+        if isinstance(memory, Attention):
+            layer = self._folded(place, value)
+            total = functional.linear(value.data, layer.weight, layer.bias.float())
+            bias = self._network.age_bias
+            assert bias is not None  # noqa: S101 - as built
+            self.remembered = unroll_attention(
+                memory, total * layer.scale, bias, past.state, past.starts
+            )
+            scale = (self._ranges.reach("memory") / SIGNED_MAX).reshape(())
+            outputs = Units(_signed(self.remembered.outputs / scale), scale)
+            return self.join((value, outputs))
+        width = value.data.shape[-1]
+        own = value.data.new_tensor(UNIT_SCALE)
+        scales = torch.cat((value.scale.expand(width), own.expand(past.state.shape[-1] // 2)))
+        weight = self._network.affine(place).weight * scales
+        gates = self._integers(place, weight, own.new_ones(()))
+        entering = functional.linear(value.data, gates.weight[:, :width], gates.bias.float())
+        recurrent = gates.weight[:, width:].T
+        self.remembered = unroll_lstm(
+            lambda step, hidden: (
+                torch.addmm(entering[step], _signed(hidden / own), recurrent) * gates.scale
+            ),
+            len(past.starts),
+            past.state,
+            past.starts,
+        )
+        return _within_one(self.remembered.outputs)
+
+    def _folded(self, place: int, value: Units) -> IntegerAffine:
+        """A dense layer in integers; scales of single columns go into the weights."""
+        weight = self._network.affine(place).weight
+        if value.scale.dim() == 0:
+            return self._integers(place, weight, value.scale)
+        return self._integers(place, weight * value.scale, value.scale.new_ones(()))
+
+    def _integers(self, place: int, weight: Tensor, input_scale: Tensor) -> IntegerAffine:
+        reach = hold_range(self._ranges.reach(f"weight.{place}"), channel_reach(weight))
+        bias = self._network.affine(place).bias
+        return quantize_affine(weight, bias, input_scale, reach, straight_round)
+
+
+def straight_round(values: Tensor) -> Tensor:
+    """Rounds to even; its gradient is that of the identity. Exact: the difference is."""
+    return values + (values.round() - values).detach()
+
+
+def _signed(values: Tensor) -> Tensor:
+    return straight_round(values).clamp(-SIGNED_ZERO, SIGNED_MAX)
+
+
+def _within_one(values: Tensor) -> Units:
+    scale = values.new_tensor(UNIT_SCALE)
+    return Units(_signed(values / scale), scale)

@@ -1,0 +1,45 @@
+"""A policy graph in onnxruntime, where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from shoal.layout import ObservationLayout
+from shoal.policy import NOISE, OBSERVATION, STATE
+from shoal.tensors import Array
+
+
+def open_session(graph: bytes, tensors: Mapping[str, Array]) -> ort.InferenceSession:
+    """A single-threaded CPU session over a weightless graph and its tensors."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    values = [ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for a in tensors.values()]
+    options.add_external_initializers(list(tensors), values)
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def feeds(
+    layout: ObservationLayout,
+    observations: Array,
+    noise: NDArray[np.float32],
+    states: NDArray[np.float32] | None = None,
+) -> dict[str, Array]:
+    """The inputs of a policy graph.
+
+    Args:
+        layout: Of the observation space.
+        observations: `[N, *obs]`, as chunks hold them.
+        noise: `[N, noise_width]`.
+        states: `[N, S]`; None or S = 0 without memory.
+    """
+    leaves = layout.unpack(observations)
+    given = {field.input_name(OBSERVATION): leaves[field.path] for field in layout.fields}
+    given[NOISE] = noise
+    if states is not None and states.shape[1]:
+        given[STATE] = states
+    return given

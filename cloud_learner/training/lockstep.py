@@ -1,0 +1,131 @@
+"""Lockstep: batches that depend on nothing but the seed, whatever order their chunks arrive in.
+
+A batch is exactly the chunks that every device made under the newest version, in the order of
+their keys; its updates give the next version, for which all devices wait. So every version depends
+on the ones before it alone. Devices have to keep to it: each with the same `run_id` in every run,
+as that keys its noise, with as many chunks a version as are waited for here, all of one length,
+and with no limit to how long they wait for the next version.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.experience import Admitted, collate
+from cloud_learner.training.source import Bell, Draw, Moment, Stepped
+from shoal.ranges import Ranges
+
+if TYPE_CHECKING:
+    from cloud_learner.training.learner import Learner
+
+
+class Lockstep:
+    """Chunks wait here until all devices have made theirs; then they are one batch.
+
+    Chunks of an earlier version, of another length than the first, or beyond the number waited for
+    leave as expired. Used from the event loop.
+
+    >>> replay = Lockstep(devices=4, chunks=2, version=lambda: versions.highest)
+    >>> replay.add(admitted)
+    >>> replay.step(learner, replay.take(Moment(learner.updates)))
+    """
+
+    def __init__(
+        self, *, devices: int, chunks: int, version: Callable[[], int], cursor: Cursor | None = None
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            devices: How many take part.
+            chunks: How many each makes under one version.
+            version: The newest version published.
+            cursor: Which journal positions are done with already.
+        """
+        self._devices = devices
+        self._chunks = chunks
+        self._version = version
+        self._waiting: dict[int, Admitted] = {}
+        self._position = cursor.position if cursor is not None else 0
+        self._changed = Bell()
+
+    @property
+    def steps(self) -> int:
+        """Transitions that wait."""
+        return sum(item.chunk.transitions for item in self._waiting.values())
+
+    @property
+    def fill(self) -> float:
+        """How many of the chunks of the next batch are there, 0 to 1."""
+        present = sum(min(len(line), self._chunks) for line in self._by_device().values())
+        return min(1.0, present / (self._devices * self._chunks))
+
+    @property
+    def cursor(self) -> Cursor:
+        """Which journal positions are done with, for a checkpoint."""
+        waiting = (position for position in self._waiting if position <= self._position)
+        return Cursor(self._position, Ranges.of(waiting))
+
+    def add(self, items: Iterable[Admitted]) -> None:
+        """Takes chunks in."""
+        self._waiting |= {item.position: item for item in items}
+        self._changed.ring()
+
+    def ready(self) -> bool:
+        """Whether all devices have made their chunks."""
+        return bool(self._batch())
+
+    async def wait_ready(self, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Waits until a batch is there, or ``unless`` holds."""
+        await self._changed.wait_for(lambda: self.ready() or unless())
+
+    def wake(self) -> None:
+        """Has whoever waits look again at what it waits for."""
+        self._changed.ring()
+
+    def take(self, moment: Moment) -> Draw:  # noqa: ARG002 - none of them lags
+        """Takes out the batch; all else that waits is of no further use and has expired."""
+        taken = self._batch()
+        if not taken:
+            return Draw((), (), work=False)
+        chosen = {item.position for item in taken}
+        left = sorted(self._waiting.keys() - chosen)
+        draw = Draw(taken, tuple(self._waiting[position] for position in left), work=True)
+        self._position = max(self._position, *self._waiting)
+        self._waiting.clear()
+        return draw
+
+    def step(self, learner: Learner, draw: Draw) -> Stepped:
+        """Trains from the batch."""
+        batch = collate(draw.taken, updates_now=learner.updates)
+        return Stepped(batch, batch.transitions, batch.lags, learner.step(batch))
+
+    def state_dict(self) -> Mapping[str, object]:
+        """Nothing: what waits here comes back from the journal."""
+        return {}
+
+    def _batch(self) -> tuple[Admitted, ...]:
+        """The next batch in order; empty while one is missing."""
+        full = {
+            device: line[: self._chunks]
+            for device, line in self._by_device().items()
+            if len(line) >= self._chunks
+        }
+        if len(full) < self._devices:
+            return ()
+        names = sorted(full)[: self._devices]
+        return tuple(item for name in names for item in full[name])
+
+    def _by_device(self) -> dict[str, list[Admitted]]:
+        """Chunks of the newest version by device, each in the order of its keys."""
+        version = self._version()
+        present = [i for i in self._waiting.values() if i.chunk.policy_version == version]
+        present.sort(key=lambda item: item.key)
+        length = present[0].chunk.steps if present else 0
+        lines: dict[str, list[Admitted]] = defaultdict(list)
+        for item in present:
+            if item.chunk.steps == length:
+                lines[item.key.device_id].append(item)
+        return lines

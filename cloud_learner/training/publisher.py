@@ -1,0 +1,182 @@
+"""Makes policy versions of the learner's weights, and offers them to the devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cloud_learner.algorithms.interface import DataKind
+from cloud_learner.config import TrainingConfig
+from cloud_learner.downlink.parameter_server import ParameterServer
+from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.version_jumps import VersionJumps
+from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.models.policy import Policy
+from cloud_learner.quantization.sample import Sample, sample_of
+from cloud_learner.training.brain import Brain
+from cloud_learner.training.experience import Batch, Fresh, Transitions
+from cloud_learner.training.stats import TrainingStats
+from cloud_learner.uninterrupted import in_thread_to_the_end
+from cloud_learner.uplink.admission import KnownVersion, KnownVersions
+from cloud_learner.uplink.arrivals import LEARNER
+from shoal.errors import PolicyLogError, PolicyRejected
+
+TRANSITIONS_INTERVAL: Final = 100
+"""Updates from transitions between publications when nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherParts:
+    """What the publisher works on."""
+
+    policy_log: PolicyLog
+    parameter_server: ParameterServer
+    versions: KnownVersions
+    jumps: VersionJumps
+    fleet: Fleet
+    stats: TrainingStats
+    counters: Counter[str]
+
+
+class Publisher:
+    """Knows what was published and when the next version is due. Used from the event loop.
+
+    publisher = Publisher(parts, config.training, data="rollouts")
+    publisher.note_step(stepped.experience)
+    if publisher.due(brain.learner.updates, behind=False):
+        await publisher.publish(brain)
+    """
+
+    def __init__(self, parts: PublisherParts, training: TrainingConfig, *, data: DataKind) -> None:
+        """Nothing was published yet.
+
+        Args:
+            parts: What it works on.
+            training: Its configuration.
+            data: What the algorithm trains from.
+        """
+        self._parts = parts
+        self._training = training
+        self._data = data
+        self._experience: Batch | Transitions | Fresh | None = None
+        self._sample: Sample | None = None
+        self._updates = 0
+        self._steps = 0
+        self._stored = 0
+
+    def note_step(self, experience: Batch | Transitions | Fresh) -> None:
+        """Notes what was trained from or stored: the next version is measured by it."""
+        self._experience = experience
+        if isinstance(experience, Fresh):
+            self._stored += experience.rewards.size
+        else:
+            self._steps += 1
+
+    def due(self, updates: int, *, behind: bool) -> bool:
+        """Whether a version is due after a step.
+
+        Args:
+            updates: The learner's.
+            behind: Whether more batches wait already.
+        """
+        training = self._training
+        if training.mode == "lockstep":
+            return updates > self._updates
+        default = TRANSITIONS_INTERVAL if self._data == "transitions" else 1
+        interval = training.publish_interval or default
+        due = updates - self._updates >= interval
+        return due and not (behind and self._steps < training.catch_up_batches)
+
+    def due_before_waiting(self, updates: int) -> bool:
+        """Whether a version is due since the learner is about to wait for data.
+
+        What devices wait for before they act again must not wait for what they would do then.
+        """
+        interval = max(1, self._training.publish_interval)
+        return updates > self._updates or self._stored >= interval
+
+    async def begin(self, brain: Brain, sample: Sample, *, reason: str) -> Published:
+        """Makes the first version; the caller offers it.
+
+        Raises:
+            PolicyLogError: It cannot be published.
+            PolicyRejected: Its weights cannot be published.
+        """
+        self._sample = sample
+        if self._parts.jumps.due:
+            self._skip_versions()
+        return await in_thread_to_the_end(self._make, brain, reason)
+
+    async def publish(self, brain: Brain, *, reason: str = "publish") -> None:
+        """Publishes; when that fails the devices keep what they have and training goes on."""
+        fleet = self._parts.fleet
+        try:
+            published = await in_thread_to_the_end(self._make, brain, reason)
+        except (PolicyLogError, PolicyRejected) as error:
+            self._parts.counters["publish_failures"] += 1
+            fleet.raise_condition("cannot_publish", str(error))
+        else:
+            fleet.clear_condition("cannot_publish")
+            self.offer(published)
+
+    async def jump(self, brain: Brain) -> None:
+        """Publishes what there is above the versions of the devices, so that they follow again."""
+        self._skip_versions()
+        await self.publish(brain, reason="version_jump")
+
+    def offer(self, published: Published) -> None:
+        """Hands a version out."""
+        manifest, parts = published.manifest, self._parts
+        parts.versions.add(manifest.version, KnownVersion(manifest.updates, published.digest))
+        parts.parameter_server.announce(published)
+        parts.stats.note_published(
+            manifest.version,
+            precision=manifest.precision,
+            kl_quantization=manifest.kl_quantization,
+        )
+        self._updates = manifest.updates
+        self._steps = 0
+        self._stored = 0
+
+    def _make(self, brain: Brain, reason: str) -> Published:
+        policy = brain.learner.policy
+        if self._experience is not None:
+            self._sample = sample_from(policy, self._experience)
+            self._experience = None
+        assert self._sample is not None  # noqa: S101 - `begin` set it
+        quantized = brain.quantizer.quantize(policy, self._sample)
+        return self._parts.policy_log.publish(
+            quantized,
+            graph=brain.quantizer.graphs[quantized.precision],
+            updates=brain.learner.updates,
+            spec_fingerprint=brain.spec.fingerprint,
+            behaviour=brain.learner.behaviour,
+            reason=reason,
+        )
+
+    def _skip_versions(self) -> None:
+        """Has the next version be above what devices hold."""
+        parts = self._parts
+        before, held = parts.policy_log.highest_version, parts.jumps.take()
+        parts.policy_log.skip_to(held)
+        parts.counters["version_jumps"] += 1
+        parts.fleet.record(
+            LEARNER,
+            "version_jumped",
+            f"devices hold policy version {held} and the highest here was {before}: the next is "
+            "above theirs, as they accept no other. Was state_dir lost or replaced?",
+        )
+
+
+def sample_from(policy: Policy, experience: Batch | Transitions | Fresh) -> Sample:
+    """What a policy saw, to quantize it by."""
+    if isinstance(experience, Batch):
+        return sample_of(policy, experience)
+    rows = experience.observations
+    if isinstance(experience, Fresh):
+        rows = rows.reshape(-1, *rows.shape[2:])
+    return Sample(rows, np.zeros((len(rows), policy.state_width), np.float32))

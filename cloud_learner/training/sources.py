@@ -1,0 +1,60 @@
+"""Which replay fits a configuration and an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cloud_learner.algorithms.interface import Choice, DataKind
+from cloud_learner.config import UNBOUNDED_LAG, LearnerConfig, TrainingConfig
+from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.lockstep import Lockstep
+from cloud_learner.training.replay import Replay
+from cloud_learner.training.source import UNBOUNDED, Source
+from cloud_learner.training.transition_replay import Sampling, TransitionReplay
+from shoal.errors import ConfigError
+
+ROLLOUT_LAG = 128
+ROLLOUT_STEPS = 65_536
+TRANSITION_STEPS = 1_000_000
+
+
+def make_source(
+    config: LearnerConfig, choice: Choice, *, version: Callable[[], int], cursor: Cursor | None
+) -> Source:
+    """Builds the replay of a learner.
+
+    Args:
+        config: Its configuration.
+        choice: What it trains.
+        version: The newest policy version published.
+        cursor: Which journal positions the weights hold already.
+
+    Raises:
+        ConfigError: Mode, algorithm and sizes do not go together.
+    """
+    training = config.training
+    if choice.data == "transitions":
+        if training.mode == "lockstep":
+            raise ConfigError(
+                f"training.mode = 'lockstep' needs an algorithm of rollouts, and {choice.path} "
+                "trains from transitions: use mode = 'async'"
+            )
+        steps = training.replay_steps or TRANSITION_STEPS
+        sampling = Sampling.of(choice.settings)
+        return TransitionReplay(steps, sampling, seed=config.seed, cursor=cursor)
+    if training.mode == "lockstep":
+        return Lockstep(
+            devices=training.lockstep_devices,
+            chunks=training.lockstep_chunks,
+            version=version,
+            cursor=cursor,
+        )
+    steps = training.replay_steps or max(ROLLOUT_STEPS, 2 * training.batch_steps)
+    return Replay(steps, cursor, batch_steps=training.batch_steps)
+
+
+def lag_bound(training: TrainingConfig, data: DataKind) -> int:
+    """Updates that a chunk may be behind."""
+    if training.max_lag is None:
+        return ROLLOUT_LAG if data == "rollouts" else UNBOUNDED
+    return UNBOUNDED if training.max_lag == UNBOUNDED_LAG else training.max_lag

@@ -1,0 +1,137 @@
+"""What the flags of `shoal demo` say, and what follows from them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from shoal.config import Flag
+from shoal.errors import ConfigError
+from shoalctl.demo.presets import algorithm_path, default_algorithm, preset_of
+from shoalctl.demo.workspace import DemoPlan
+
+_FP32_ONLY_KL = 1e-12  # nats: a gap that no int8 policy keeps, so that every version is fp32
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What is run, and until when.
+
+    Attributes:
+        until_return: Mean return that counts as solved; None for the environment's own threshold.
+        directory: Where keys, logs and state are kept; None for a directory that is removed.
+        stop_after_steps: Environment steps after which it ends, solved or not; None: it does not.
+        go_on: Whether it goes on, once solved, to one of the other ends.
+    """
+
+    plan: DemoPlan
+    until_return: float | None
+    timeout_s: float
+    as_json: bool
+    directory: Path | None
+    stop_after_steps: int | None = None
+    go_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFlags:
+    """The flags that shape a plan; None where one was not given.
+
+    Attributes:
+        precision: `int8` or `fp32`.
+        sets: `key=value` of the learner's configuration.
+        env_sets: `key=value` of the environment's constructor.
+    """
+
+    env: str
+    seed: int
+    mosquitto: bool
+    algorithm: str | None
+    devices: int | None
+    envs: int | None
+    chunk_steps: int | None
+    ahead: int | None
+    network: str | None
+    max_lag: int | None
+    precision: str | None
+    sets: Sequence[str]
+    env_sets: Sequence[str]
+
+
+def make_plan(flags: PlanFlags) -> DemoPlan:
+    """The plan that flags ask for; a preset says the rest.
+
+    Raises:
+        ConfigError: The algorithm is unknown, or a `key=value` malformed.
+    """
+    algorithm = flags.algorithm or default_algorithm(flags.env)
+    algorithm_path(algorithm)
+    preset = preset_of(flags.env, algorithm)
+    return DemoPlan(
+        env_id=flags.env,
+        devices=preset.devices if flags.devices is None else flags.devices,
+        seed=flags.seed,
+        envs=preset.envs if flags.envs is None else flags.envs,
+        chunk_steps=preset.chunk_steps if flags.chunk_steps is None else flags.chunk_steps,
+        ahead=preset.ahead if flags.ahead is None else flags.ahead,
+        mosquitto=flags.mosquitto,
+        algorithm=algorithm,
+        env_kwargs=dict(_pair("--env-set", text) for text in flags.env_sets),
+        learner=_learner_keys(flags),
+        pace_timeout_s=preset.pace_timeout_s,
+    )
+
+
+def _learner_keys(flags: PlanFlags) -> dict[str, Flag]:
+    keys: dict[str, Flag] = {}
+    if flags.network is not None:
+        keys["training.network.kind"] = Flag("--network", flags.network)
+    if flags.max_lag is not None:
+        keys["training.max_lag"] = Flag("--max-lag", flags.max_lag)
+    if flags.precision == "fp32":
+        keys |= _fp32_only()
+    for text in flags.sets:
+        key, value = _pair("--set", text)
+        keys[key] = Flag(f"--set {key}", value)
+    return keys
+
+
+def _fp32_only() -> dict[str, Flag]:
+    from cloud_learner.config import TrainingConfig
+
+    if "precision" in {field.name for field in fields(TrainingConfig)}:
+        return {"training.precision": Flag("--precision", "fp32")}
+    return {"training.kl_quantization_max": Flag("--precision", _FP32_ONLY_KL)}
+
+
+def _pair(flag: str, text: str) -> tuple[str, object]:
+    """`key=value`; the value is read as TOML, and as text where it is none."""
+    key, equals, value = text.partition("=")
+    if not key.strip() or not equals:
+        raise ConfigError(f"{flag} {text!r}: give key=value")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def check_options(options: DemoOptions) -> DemoOptions:
+    """Returns the options if they make sense.
+
+    Raises:
+        ConfigError: A number is out of its range.
+    """
+    for flag, value, low, high in (
+        ("--devices", options.plan.devices, 1, 64),
+        ("--envs", options.plan.envs, 1, 1024),
+        ("--chunk-steps", options.plan.chunk_steps, 1, 65_536),
+        ("--ahead", options.plan.ahead, 0, 1024),
+        ("--seed", options.plan.seed, 0, 1_000_000),
+        ("--timeout-s", options.timeout_s, 1, 7 * 86_400),
+        ("--stop-after-steps", options.stop_after_steps or 1, 1, 10**12),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(f"{flag} {value:g}: use {low} to {high}")
+    return options

@@ -1,0 +1,43 @@
+"""What a person reads at the end of a demo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shoalctl.demo.view import bytes_text
+
+_VERBS = {
+    "solved": "solved",
+    "steps": "ended, NOT solved,",
+    "timeout": "NOT solved",
+}
+
+
+def summary(envelope: Mapping[str, Any]) -> str:
+    """The envelope of `shoal demo -o json` in a few lines."""
+    audit, moved, lag = envelope["audit"], envelope["bytes"], envelope["lag"]
+    quantization, devices = envelope["quantization"], envelope["devices"]
+    mean, threshold, published = (
+        envelope[name] for name in ("return_mean", "threshold", "published")
+    )
+    verb = _VERBS["solved" if envelope["solved"] else envelope["ended"]]
+    versions = ", ".join(str(device["active_version"]) for device in devices)
+    balance = "balanced" if audit["balanced"] else "NOT BALANCED"
+    return (
+        f"{envelope['env']} {verb} in {envelope['wall_s']:.1f} s, "
+        f"{envelope['env_steps']:,} environment steps, mean return "
+        f"{'unknown' if mean is None else mean} "
+        f"(threshold {'none' if threshold is None else format(threshold, 'g')})\n"
+        + (f"  published  {published['text']}\n" if published else "")
+        + f"  devices    {len(devices)}, on policy {versions} of {envelope['policy_versions']}\n"
+        f"  precision  {quantization['precision']}, gap by quantization "
+        f"{quantization['kl_quantization']:.2g} nats, by staleness "
+        f"{quantization['kl_staleness']:.2g} nats\n"
+        f"  lag        p50 {lag['p50']:g}, p99 {lag['p99']:g}, max {lag['max']:g} updates\n"
+        f"  bytes      up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])} "
+        f"(as fp32: {bytes_text(moved['down_fp32_equivalent'])})\n"
+        f"  chunks     produced {audit['produced']} = trained {audit['trained']} + expired "
+        f"{audit['expired']} + dropped {audit['dropped']} + rejected {audit['rejected']} + "
+        f"in flight {audit['in_flight']}: {balance}"
+    )

@@ -1,0 +1,245 @@
+"""`shoal reproduce`: makes a device's decisions again, from the learner's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.errors import ConfigError, PolicyLogError, ShoalError
+from shoalctl.output import Format, Item, Value, write_envelope
+
+if TYPE_CHECKING:
+    from cloud_learner.downlink.kept_policies import KeptPolicies
+    from cloud_learner.journal.episodes import WholeEpisode
+    from cloud_learner.journal.reader import JournaledChunk, JournaledRun, JournalReader
+    from cloud_learner.journal.reproduce import Report, RunnablePolicy
+    from shoal.spaces import EnvSpec
+
+reproduce_app = typer.Typer()
+
+
+class Output(StrEnum):
+    """How the result is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@reproduce_app.command()
+def reproduce(
+    *,
+    state: Annotated[
+        Path, typer.Option("--state", help="A learner's state directory, in use or not.")
+    ],
+    device: Annotated[str, typer.Option(help="Whose decisions.")],
+    run: Annotated[
+        str | None, typer.Option(help="Beginning of the run's id; by default the newest run.")
+    ] = None,
+    episode: Annotated[
+        int | None, typer.Option(help="Only this episode of the run; 0 is the first.", min=0)
+    ] = None,
+    seq: Annotated[int | None, typer.Option(help="Only this chunk of the run.", min=0)] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="How far floats may be off, relative and absolute, where the device's processor "
+            "rounds otherwise than this one. 0 compares bit for bit.",
+            min=0.0,
+        ),
+    ] = 0.0,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="json: one envelope on stdout.")
+    ] = Output.TEXT,
+) -> None:
+    """Makes a device's journaled decisions again, and compares them bit for bit.
+
+    Observations come from the journal, noise from run and step, weights from the policy log: each
+    action and log-probability has to come out as the device recorded it. Exits with 1 and the first
+    difference if one does not: that device is broken, or it lies.
+    """
+    if episode is not None and seq is not None:
+        raise ConfigError("give --episode or --seq, not both")
+    from cloud_learner.downlink.kept_policies import KeptPolicies
+    from cloud_learner.journal.reader import JournalReader
+    from cloud_learner.journal.reproduce import Reproduction, steps_of
+    from cloud_learner.state_dir import StateDir
+    from cloud_learner.training.checkpoint import newest_checkpoint
+
+    place = StateDir(state)
+    with JournalReader(place.journal) as journal:
+        chosen = choose_run(journal.runs(), device, run)
+        checkpoint = newest_checkpoint(place.checkpoints)
+        if checkpoint is None:
+            raise ShoalError(f"{place.checkpoints}: no checkpoint is saved yet: it has the spaces")
+        reproduction = Reproduction(
+            checkpoint.spec,
+            chosen.key.run_id,
+            _Policies(KeptPolicies(place.policies), checkpoint.spec).get,
+            tolerance=tolerance,
+        )
+        if episode is not None:
+            wanted = _episode(journal, chosen, episode)
+            for item in journal.chunks(chosen.key, first_seq=wanted.first.seq):
+                if item.seq > wanted.last.seq:
+                    break
+                reproduction.add(item, steps_of(wanted, item))
+        else:
+            for item in _chunks(journal, chosen, seq):
+                reproduction.add(item)
+    _tell(reproduction.report, chosen, output)
+
+
+def choose_run(runs: list[JournaledRun], device: str, run: str | None) -> JournaledRun:
+    """The run that is meant.
+
+    Args:
+        runs: Those in the journal, the newest last.
+        device: Whose.
+        run: The beginning of its id in hexadecimal; None for the device's newest.
+
+    Raises:
+        ShoalError: There is none, or there are several.
+    """
+    own = [one for one in runs if one.key.device_id == device]
+    if not own:
+        known = ", ".join(sorted({one.key.device_id for one in runs})) or "no device"
+        raise ShoalError(f"the journal holds no chunk of {device!r}: it has those of {known}")
+    if run is None:
+        return own[-1]
+    found = [one for one in own if one.key.run_id.hex().startswith(run.lower())]
+    if len(found) != 1:
+        what = "several runs begin" if found else "no run begins"
+        known = ", ".join(one.key.run_id.hex() for one in own)
+        raise ShoalError(f"{what} with {run!r}: {device} has {known}")
+    return found[0]
+
+
+class _Policies:
+    """The policies of a log, each loaded once."""
+
+    def __init__(self, kept: KeptPolicies, spec: EnvSpec) -> None:
+        self._kept = kept
+        self._spec = spec
+        self._there = frozenset(kept.versions())
+        self._loaded: dict[int, RunnablePolicy] = {}
+
+    def get(self, version: int) -> RunnablePolicy | None:
+        """A version, ready to run; None if it is not kept any more.
+
+        Raises:
+            PolicyLogError: It is damaged.
+        """
+        if version not in self._there:
+            return None
+        if version not in self._loaded:
+            self._loaded = {version: self._load(version)}  # chunks come in order of versions
+        return self._loaded[version]
+
+    def _load(self, version: int) -> RunnablePolicy:
+        from cloud_learner.journal.reproduce import RunnablePolicy
+        from cloud_learner.quantization.session import open_session
+
+        policy = self._kept.read(version)
+        manifest = policy.manifest
+        if manifest.spec_fingerprint != self._spec.fingerprint:
+            raise PolicyLogError(f"policy v{version} acts in other spaces than the journal's")
+        session = open_session(policy.graph, policy.tensors)
+        names = [port.name for port in session.get_outputs()]
+        return RunnablePolicy(
+            digest=manifest.digest,
+            noise_correlation=manifest.noise_correlation,
+            decide=lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True)),
+        )
+
+
+def _episode(journal: JournalReader, run: JournaledRun, number: int) -> WholeEpisode:
+    from cloud_learner.journal.reproduce import nth_episode
+
+    found = nth_episode(journal.chunks(run.key), number)
+    if found is None:
+        raise ShoalError(
+            f"run {run.key.run_id.hex()[:8]} of {run.key.device_id} has no whole episode {number} "
+            "in the journal"
+        )
+    return found
+
+
+def _chunks(journal: JournalReader, run: JournaledRun, seq: int | None) -> Iterator[JournaledChunk]:
+    if seq is None:
+        yield from journal.chunks(run.key)
+        return
+    item = next(journal.chunks(run.key, first_seq=seq), None)
+    if item is None or item.seq != seq:
+        near = "" if item is None else f"; the next that is there is {item.seq}"
+        raise ShoalError(
+            f"run {run.key.run_id.hex()[:8]} of {run.key.device_id} has no chunk {seq} in the "
+            f"journal{near}"
+        )
+    yield item
+
+
+def _tell(report: Report, run: JournaledRun, output: Output) -> None:
+    item = report_item(report, run)
+    if output is Output.JSON:
+        write_envelope("shoal.v1.Reproduction", [item], Format.JSON)
+    else:
+        typer.echo(report_text(item))
+    if report.chunks == 0:
+        raise ShoalError(
+            "nothing could be compared: the policy versions that acted are not kept any more "
+            "(see policies_kept)"
+        )
+    if report.differing:
+        raise ShoalError(
+            f"{run.key.device_id} recorded {report.differing} decisions that do not come out again"
+        )
+
+
+def report_item(report: Report, run: JournaledRun) -> Item:
+    """The result for programs."""
+    first: Value = None
+    if report.first is not None:
+        difference = report.first
+        first = {
+            "device_id": run.key.device_id,
+            "seq": difference.seq,
+            "step": difference.step,
+            "env": difference.env,
+            "what": difference.what,
+            "recorded": difference.recorded,
+            "recomputed": difference.recomputed,
+        }
+    return {
+        "device_id": run.key.device_id,
+        "run_id": run.key.run_id.hex(),
+        "chunks": report.chunks,
+        "decisions": report.decisions,
+        "differing": report.differing,
+        "chunks_without_policy": report.without_policy,
+        "reproduced": report.chunks > 0 and report.differing == 0,
+        "first_difference": first,
+    }
+
+
+def report_text(item: Item) -> str:
+    """The result for people."""
+    who = f"{item['device_id']}, run {str(item['run_id'])[:8]}"
+    what = f"{item['decisions']:,} decisions in {item['chunks']:,} chunks made again"
+    lines = [f"{who}: {what}, {item['differing']:,} differ"]
+    if item["chunks_without_policy"]:
+        lines.append(
+            f"  {item['chunks_without_policy']:,} chunks not compared: their policy is not kept"
+        )
+    first = item["first_difference"]
+    if isinstance(first, Mapping):
+        where = f"chunk {first['seq']}, step {first['step']}, environment {first['env']}"
+        lines += [
+            f"  first: {where}: {first['what']}",
+            f"    recorded   {first['recorded']}",
+            f"    recomputed {first['recomputed']}",
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""What makes a chunk acceptable to a learner of given spaces, beyond being consistent in itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ChunkRejected
+from shoal.layout import ActionLayout, ObservationLayout
+from shoal.spaces import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
+from shoal.tensors import Array
+from shoal.trajectory import Chunk
+
+_BINARY_VALUES = 2
+
+
+def validate_chunk(chunk: Chunk, spec: EnvSpec) -> None:
+    """Checks that a chunk fits the spaces a learner trains for.
+
+    Raises:
+        ChunkRejected: With the reason `fingerprint`, `dtype`, `shape`, `index` (a value out of its
+            range) or `non_finite`.
+    """
+    if chunk.spec_fingerprint != spec.fingerprint:
+        raise ChunkRejected(
+            "fingerprint",
+            f"chunk was made in other spaces than those of {spec.env_id}; "
+            "point the device at the right fleet or environment",
+        )
+    observation, action = ObservationLayout.of(spec.observation), ActionLayout.of(spec.action)
+    for name, array, lead, layout in (
+        ("observations", chunk.observations, 2, observation),
+        ("final_observations", chunk.final_observations, 1, observation),
+        ("actions", chunk.actions, 2, action),
+    ):
+        if array.dtype != layout.dtype:
+            raise ChunkRejected("dtype", f"{name} are {array.dtype}, they must be {layout.dtype}")
+        if array.shape[lead:] != layout.shape:
+            raise ChunkRejected("shape", f"{name} are {array.shape[lead:]}, not {layout.shape}")
+    for name in ("log_probs", "rewards", "initial_state", "priorities"):
+        _check_finite(name, getattr(chunk, name))
+    if chunk.priorities is not None and (chunk.priorities < 0).any():
+        raise ChunkRejected("index", "priorities are below 0")
+    _check_observations("observations", chunk.observations, observation)
+    _check_observations("final_observations", chunk.final_observations, observation)
+    _check_actions(chunk.actions, action)
+
+
+def _check_finite(name: str, array: Array | None) -> None:
+    if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ChunkRejected("non_finite", f"{name} hold NaN or infinity; mend the environment")
+
+
+def _check_observations(name: str, array: Array, layout: ObservationLayout) -> None:
+    leaves = layout.unpack(array)
+    for field in layout.fields:
+        leaf = leaves[field.path]
+        where = field.input_name(name)
+        _check_finite(where, leaf)
+        if field.dtype.kind == "b" and (leaf.view(np.uint8) > 1).any():
+            raise ChunkRejected("index", f"{where}: a bool must be 0 or 1")
+        match field.space:
+            case Discrete(n=count):
+                _check_range(where, leaf, count)
+            case MultiDiscrete(nvec=nvec):
+                _check_range(where, leaf, nvec)
+            case MultiBinary():
+                _check_range(where, leaf, _BINARY_VALUES)
+            case Box():
+                pass  # an environment's bounds are a promise that many break
+
+
+def _check_actions(actions: Array, layout: ActionLayout) -> None:
+    _check_finite("actions", actions)
+    numbers = actions.reshape(*actions.shape[:2], layout.size)
+    for choice in layout.choices:
+        if choice.values:
+            chosen = numbers[..., choice.start : choice.start + choice.size]
+            where = f"actions.{choice.path}" if choice.path else "actions"
+            if chosen.dtype.kind == "f" and (chosen != np.rint(chosen)).any():
+                raise ChunkRejected("index", f"{where} are discrete, and not whole numbers")
+            _check_range(where, chosen, np.array(choice.values))
+
+
+def _check_range(name: str, array: Array, counts: int | NDArray[np.int64]) -> None:
+    if array.size and ((array < 0) | (array >= counts)).any():
+        raise ChunkRejected(
+            "index", f"{name} reach from {array.min()} to {array.max()}: out of their space"
+        )

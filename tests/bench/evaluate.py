@@ -1,0 +1,103 @@
+"""Has an exported policy act greedily: onnxruntime and the environment, nothing else of a learner.
+
+Episodes begin alike for every policy, as each copy of the environment has its seed and takes the
+same number of episodes. Noise is zero, which for every kind of policy is its deterministic action.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from edge_agent.config import EnvConfig
+from edge_agent.env import Environments, make_env
+from shoal.layout import ObservationLayout
+from shoal.policy import ACTION, NEXT_STATE, NOISE, OBSERVATION, STATE
+from shoal.tensors import Array
+
+COPIES = 10
+SEED = 77_000
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Returns of episodes.
+
+    Attributes:
+        mean: Of their returns.
+        std: Standard deviation over the episodes.
+        episodes: How many.
+    """
+
+    mean: float
+    std: float
+    episodes: int
+
+
+def evaluate(
+    policy: Path, env_id: str, *, episodes: int = 100, kwargs: dict[str, object] | None = None
+) -> Evaluation:
+    """Mean return of a policy over so many episodes.
+
+    Args:
+        policy: A self-contained ONNX file.
+        env_id: What it acts in.
+        episodes: A multiple of `COPIES`.
+        kwargs: Of the environment.
+    """
+    each = episodes // COPIES
+    if each * COPIES != episodes or each < 1:
+        raise ValueError(f"{episodes} episodes: use a multiple of {COPIES}")
+    config = EnvConfig(env_id, num_envs=COPIES, seed=SEED, kwargs=kwargs or {})
+    with make_env(config) as environments:
+        returns = _play(_session(policy), environments, each)
+    return Evaluation(float(np.mean(returns)), float(np.std(returns)), len(returns))
+
+
+def loss_percent(fp32: float, int8: float) -> float:
+    """How much less int8 gets than fp32, in percent of the magnitude of what fp32 gets.
+
+    100 (R_fp32 - R_int8) / |R_fp32|, so that it is over zero where int8 is worse, whether returns
+    are rewards or costs.
+    """
+    return 0.0 if fp32 == int8 else 100.0 * (fp32 - int8) / max(abs(fp32), 1e-9)
+
+
+def _session(policy: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
+
+
+def _play(
+    session: onnxruntime.InferenceSession, environments: Environments, each: int
+) -> list[float]:
+    widths = {port.name: port.shape[-1] for port in session.get_inputs()}
+    layout = ObservationLayout.of(environments.spec.observation)
+    names = {field.path: field.input_name(OBSERVATION) for field in layout.fields}
+    noise = np.zeros((COPIES, widths[NOISE]), np.float32)
+    state: NDArray[np.float32] | None = (
+        np.zeros((COPIES, widths[STATE]), np.float32) if STATE in widths else None
+    )
+    outputs = [ACTION] if state is None else [ACTION, NEXT_STATE]
+    observations = environments.reset()
+    returns: list[list[float]] = [[] for _ in range(COPIES)]
+    while any(len(one) < each for one in returns):
+        feeds: dict[str, Array] = {
+            names[path]: leaf for path, leaf in layout.unpack(observations).items()
+        }
+        feeds[NOISE] = noise
+        if state is not None:
+            feeds[STATE] = state
+        action, *rest = session.run(outputs, feeds)
+        step = environments.step(action)
+        if state is not None:
+            (state,) = rest
+            state[step.terminated | step.truncated] = 0.0
+        for ending in step.endings:
+            if len(returns[ending.env]) < each:
+                returns[ending.env].append(ending.total_return)
+        observations = step.observations
+    return [one for copy in returns for one in copy]

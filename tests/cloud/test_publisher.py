@@ -1,0 +1,80 @@
+"""When a version is due: rules that keep devices which pace themselves by versions going."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from strategies import cartpole_spec, make_chunk
+
+from cloud_learner.config import TrainingConfig
+from cloud_learner.training.experience import Batch, Fresh, Transitions
+from cloud_learner.training.publisher import Publisher, PublisherParts
+
+BATCH = cast("Batch", object())
+DRAWN = cast("Transitions", object())
+FRESH = Fresh.of(make_chunk(cartpole_spec()))  # 8 transitions
+
+
+def publisher(data: str = "rollouts", **training: object) -> Publisher:
+    parts = cast("PublisherParts", object())
+    config = TrainingConfig(**training)  # type: ignore[arg-type]
+    return Publisher(parts, config, data=data)  # type: ignore[arg-type]
+
+
+def test_every_batch_of_rollouts_gives_a_version_by_default() -> None:
+    publishing = publisher()
+    publishing.note_step(BATCH)
+    assert publishing.due(16, behind=False)
+
+
+def test_a_learner_that_is_behind_catches_up_between_versions_but_not_for_ever() -> None:
+    publishing = publisher(catch_up_batches=3)
+    due = []
+    for batch in range(1, 4):
+        publishing.note_step(BATCH)
+        due.append(publishing.due(16 * batch, behind=True))
+    assert due == [False, False, True]
+
+
+def test_no_version_is_due_without_an_update() -> None:
+    publishing = publisher()
+    publishing.note_step(BATCH)
+    assert not publishing.due(0, behind=False)
+    assert not publishing.due_before_waiting(0)
+
+
+@pytest.mark.parametrize(("interval", "needed"), [(0, 100), (7, 7)])
+def test_updates_from_transitions_are_published_at_intervals(interval: int, needed: int) -> None:
+    publishing = publisher("transitions", publish_interval=interval)
+    publishing.note_step(DRAWN)
+    assert not publishing.due(needed - 1, behind=False)
+    assert publishing.due(needed, behind=False)
+
+
+def test_before_it_waits_for_data_it_publishes_whatever_it_has() -> None:
+    publishing = publisher("transitions", publish_interval=50)
+    publishing.note_step(DRAWN)
+    assert not publishing.due(1, behind=False)
+    assert publishing.due_before_waiting(1)
+
+
+def test_while_it_only_stores_a_version_comes_for_every_interval_of_transitions() -> None:
+    publishing = publisher("transitions", publish_interval=20)
+    due = []
+    for _ in range(3):
+        publishing.note_step(FRESH)
+        due.append(publishing.due_before_waiting(0))
+    assert due == [False, False, True]
+
+
+def test_by_default_no_stored_chunk_leaves_devices_waiting() -> None:
+    publishing = publisher("transitions")
+    publishing.note_step(FRESH)
+    assert publishing.due_before_waiting(0)
+
+
+def test_in_lockstep_every_batch_gives_a_version_however_much_waits() -> None:
+    publishing = publisher(mode="lockstep", publish_interval=1000)
+    publishing.note_step(BATCH)
+    assert publishing.due(1, behind=True)

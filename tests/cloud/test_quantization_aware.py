@@ -1,0 +1,112 @@
+"""Quantization-aware training: what is trained is the int8 policy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from networks import ACTIONS, OBSERVATIONS, Case, make_case, of_kind
+
+from cloud_learner.models.heads import Head
+from cloud_learner.models.policy import build_policy
+from cloud_learner.models.simulated import straight_round
+from cloud_learner.quantization.quantize import Quantizer
+
+CASES: list[tuple[str, str, str, Head]] = [
+    ("vector", "auto", "discrete", "sample"),
+    ("vector", "auto", "box", "sample"),
+    ("vector", "auto", "box", "squash"),
+    ("vector", "auto", "discrete", "greedy"),
+    ("vector", "networks:own_torso", "discrete", "sample"),
+    ("ram", "mlp", "discrete", "sample"),
+    ("image", "auto", "discrete", "greedy"),
+    ("nest", "auto", "dict", "sample"),
+    ("vector", "lstm", "box", "sample"),
+    ("nest", "lstm", "dict", "sample"),
+    ("nest", "attention", "dict", "sample"),
+]
+
+
+def make(case: tuple[str, str, str, Head], *, aware: bool) -> Case:
+    observation, kind, action, head = case
+    return make_case(
+        OBSERVATIONS[observation],
+        ACTIONS[action],
+        of_kind(kind, normalize=True, quantization_aware=aware),
+        head=head,
+    )
+
+
+def train(case: Case) -> None:
+    """A few steps in any direction."""
+    observations = torch.from_numpy(case.sample.observations).unsqueeze(0)
+    starts = torch.zeros(1, len(case.noise), dtype=torch.bool)
+    for _ in range(5):
+        unrolled = case.policy.unroll(observations, torch.from_numpy(case.sample.states), starts)
+        case.policy.zero_grad()
+        torch.autograd.backward(unrolled.params.square().mean())
+        with torch.no_grad():
+            for parameter in case.policy.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=1e-2)
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_the_trained_policy_is_the_published_one(which: tuple[str, str, str, Head]) -> None:
+    gaps = []
+    for aware in (False, True):
+        case = make(which, aware=aware)
+        quantizer = Quantizer(case.policy, kl_max=10.0)
+        quantizer.quantize(case.policy, case.sample)
+        train(case)
+        quantized = quantizer.quantize(case.policy, case.sample)
+        assert quantized.precision == "int8"
+        gaps.append(quantized.kl_quantization)
+    plain, aware_ = gaps
+    assert plain > 1e-7
+    assert aware_ < plain / 100.0
+    assert aware_ < 1e-6
+
+
+def test_until_a_version_was_published_it_is_trained_in_fp32() -> None:
+    case = make(CASES[0], aware=True)
+    plain = make(CASES[0], aware=False)
+    assert torch.equal(case.asked(), plain.asked())
+    Quantizer(case.policy, kl_max=10.0).quantize(case.policy, case.sample)
+    assert not torch.equal(case.asked(), plain.asked())
+
+
+def test_the_ranges_are_part_of_the_state() -> None:
+    case = make(CASES[0], aware=True)
+    Quantizer(case.policy, kl_max=10.0).quantize(case.policy, case.sample)
+    other = build_policy(case.spec, case.policy.config, head="sample", seed=9)
+    assert other.ranges is not None
+    ready = [other.ranges.ready]
+    other.load_state_dict(case.policy.state_dict())
+    ready.append(other.ranges.ready)
+    assert ready == [False, True]
+    assert torch.equal(Case(other, case.sample, case.noise).asked(), case.asked())
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_every_weight_gets_a_gradient_through_the_rounding(
+    which: tuple[str, str, str, Head],
+) -> None:
+    case = make(which, aware=True)
+    Quantizer(case.policy, kl_max=10.0).quantize(case.policy, case.sample)
+    observations = torch.from_numpy(case.sample.observations).unsqueeze(0)
+    starts = torch.zeros(1, len(case.noise), dtype=torch.bool)
+    state = torch.from_numpy(case.sample.states)
+    params = case.policy.unroll(observations, state, starts).params
+    torch.autograd.backward(params.square().sum())
+    for name, parameter in case.policy.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_rounding_is_exact_and_its_gradient_is_that_of_the_identity() -> None:
+    values = torch.linspace(-70.0, 300.0, 10_001, requires_grad=True)
+    rounded = straight_round(values)
+    assert torch.equal(rounded, values.round())
+    (gradient,) = torch.autograd.grad(rounded.sum(), values)
+    assert torch.equal(gradient, torch.ones_like(values))

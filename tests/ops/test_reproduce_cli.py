@@ -1,0 +1,181 @@
+"""`shoal reproduce`: a device's real decisions come out again, and a forged one is found."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, short_run
+
+from shoal.trajectory import Chunk, decode_chunk, encode_chunk
+from shoalctl.cli import run
+
+LSTM = {"training.network": 'kind = "lstm"\nhidden = [16]\nmemory = 8'}
+SAC = {
+    "training": 'algorithm = "cloud_learner.algorithms.sac:SAC"',
+    "training.settings": "noise_correlation = 0.9",
+}
+DQN = {"training": 'algorithm = "cloud_learner.algorithms.dqn:DQN"'}
+
+
+def reproduce(made: ShortRun, *more: str) -> int:
+    return run(["reproduce", "--state", str(made.state.directory), "--device", "pi-1", *more])
+
+
+def forge(made: ShortRun, seq: int, change: Callable[[Chunk], Chunk]) -> None:
+    """Changes a chunk of the newest run, as a device that lies would have sent it."""
+    connection = sqlite3.connect(made.state.journal)
+    key = (RUN_ID, seq)
+    (body,) = connection.execute(
+        "SELECT body FROM chunks WHERE run = ? AND seq = ?", key
+    ).fetchone()
+    forged = encode_chunk(change(decode_chunk(body)))
+    connection.execute("UPDATE chunks SET body = ? WHERE run = ? AND seq = ?", (forged, *key))
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "training"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {}),
+        ("examples.cartpole_positions:CartPolePositions", LSTM),
+        ("Pendulum-v1", SAC),
+        ("CartPole-v1", DQN),
+    ],
+)
+def test_every_decision_of_an_honest_device_comes_out_again_bit_for_bit(
+    env_id: str,
+    training: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = short_run(tmp_path, env_id=env_id, training=training)
+    assert reproduce(made, "-o", "json") == 0
+    envelope = json.loads(capsys.readouterr().out)
+    assert envelope["schema"] == "shoal.v1.Reproduction"
+    (item,) = envelope["items"]
+    assert item["run_id"] == RUN_ID.hex()  # the newest
+    assert (item["chunks"], item["decisions"]) == (6, 6 * 8 * 3)
+    assert item["reproduced"] is True
+    assert item["first_difference"] is None
+
+
+def test_a_forged_action_is_found_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path)
+
+    def lie(chunk: Chunk) -> Chunk:
+        actions = chunk.actions.copy()
+        actions[5, 2] = 1 - actions[5, 2]
+        return replace(chunk, actions=actions)
+
+    forge(made, 4, lie)
+    assert reproduce(made) == 1
+    captured = capsys.readouterr()
+    assert "first: chunk 4, step 5, environment 2: action" in captured.out
+    assert captured.err == "shoal: pi-1 recorded 1 decisions that do not come out again\n"
+    assert reproduce(made, "--seq", "3") == 0
+    assert reproduce(made, "--seq", "4", "-o", "json") == 1
+    first = json.loads(capsys.readouterr().out.partition("\n")[2])["items"][0]["first_difference"]
+    assert (first["device_id"], first["seq"], first["step"], first["env"]) == ("pi-1", 4, 5, 2)
+    assert {first["recorded"], first["recomputed"]} == {"0", "1"}
+
+
+def test_a_log_probability_that_is_off_by_a_bit_is_found_unless_it_is_tolerated(
+    tmp_path: Path,
+) -> None:
+    made = short_run(tmp_path)
+
+    def round_otherwise(chunk: Chunk) -> Chunk:
+        return replace(chunk, log_probs=np.nextafter(chunk.log_probs, np.float32(-9)))
+
+    forge(made, 1, round_otherwise)
+    assert reproduce(made) == 1
+    assert reproduce(made, "--tolerance", "1e-5") == 0
+
+
+def test_a_version_that_did_not_act_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path)
+    forge(made, 0, lambda chunk: replace(chunk, policy_version=2))
+    assert reproduce(made, "--seq", "0") == 1
+    assert "policy_digest" in capsys.readouterr().out
+
+
+def test_one_episode_is_compared_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = short_run(tmp_path, chunks=8)
+    assert reproduce(made, "--episode", "1", "-o", "json") == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert 0 < item["decisions"] < 16 * 8
+    assert reproduce(made, "--episode", "9999") == 1
+    assert "has no whole episode 9999" in capsys.readouterr().err
+
+
+def test_an_earlier_run_is_named_by_the_beginning_of_its_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path)
+    assert reproduce(made, "--run", OTHER_RUN_ID.hex()[:6]) == 0
+    assert f"run {OTHER_RUN_ID.hex()[:8]}" in capsys.readouterr().out
+    assert reproduce(made, "--run", "ffff") == 1
+    assert "no run begins with 'ffff'" in capsys.readouterr().err
+    assert reproduce(made, "--run", "") == 1
+    assert "several runs begin" in capsys.readouterr().err
+
+
+def test_chunks_whose_policy_is_gone_are_counted_and_never_pass_for_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path)
+    (made.state.policies / "versions" / "00000001.bundle").unlink()
+    assert reproduce(made) == 0
+    assert "3 chunks not compared: their policy is not kept" in capsys.readouterr().out
+    (made.state.policies / "versions" / "00000002.bundle").unlink()
+    assert reproduce(made) == 1
+    assert "nothing could be compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "part"),
+    [
+        (("--seq", "3", "--episode", "1"), 4, "not both"),
+        (("--seq", "600"), 1, "has no chunk 600"),
+        (("--tolerance", "-1"), 4, "--tolerance"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    more: tuple[str, ...],
+    code: int,
+    part: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert reproduce(short_run(tmp_path, chunks=1), *more) == code
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1
+    assert part in captured.err
+
+
+def test_a_device_nobody_knows_names_those_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=1)
+    assert run(["reproduce", "--state", str(made.state.directory), "--device", "pi-9"]) == 1
+    assert "it has those of pi-1" in capsys.readouterr().err
+
+
+def test_a_directory_without_a_journal_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reproduce", "--state", str(tmp_path), "--device", "pi-1"]) == 1
+    assert "no journal here" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
