@@ -162,7 +162,7 @@ class NetworkConfig:
             "one or more widths of 1 or more",
         )
         require(self.memory >= 1, "memory", self.memory, "1 or more")
-        require(self.window >= 2, "window", self.window, "2 or more steps")
+        require(self.window > 1, "window", self.window, "2 or more steps")
 
 
 @dataclass(frozen=True, slots=True)

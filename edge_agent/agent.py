@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import secrets
 import threading
 import time
 
@@ -13,13 +12,13 @@ from edge_agent.downlink import Downlink
 from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.policy_store import PolicyStore
+from edge_agent.run_id import new_run_id
 from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.uplink import Uplink
 from shoal.errors import IdentityError, PolicyRejected
 from shoal.identity import POLICY_KEY_FILE, Identity
-from shoal.noise import RUN_ID_BYTES
 from shoal.services import in_thread, run_services
 from shoal.topics import Topics, check_device_id
 from shoal.trajectory import encode_chunk
@@ -38,7 +37,7 @@ async def run(config: AgentConfig) -> None:
     """
     identity = Identity.load(config.identity)
     device_id, public_key = check_device_id(identity.name), policy_key(identity)
-    run_id = secrets.token_bytes(RUN_ID_BYTES)
+    run_id = new_run_id(device_id, config.state_dir, config.actor.seed)
     events = Events(device_id, run_id, clock=time.time)
     with (
         make_env(config.env) as envs,

@@ -68,6 +68,8 @@ class ActorConfig:
         max_chunks_per_policy: chunks to record under one version before waiting for a newer one;
             0 never waits.
         pace_timeout_s: how long that wait may last, in seconds; acting then goes on regardless.
+        seed: of the noise that samples actions, for experiments that can be repeated; None draws it
+            anew at each start.
     """
 
     chunk_steps: int = 64
@@ -76,6 +78,7 @@ class ActorConfig:
     safe_action: list[float] | None = None
     max_chunks_per_policy: int = 0
     pace_timeout_s: float = 1.0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -94,6 +97,8 @@ class ActorConfig:
             raise ConfigError("safe_action has a non-finite number: give finite numbers")
         _within("max_chunks_per_policy", self.max_chunks_per_policy, 0, 2**31 - 1)
         _within("pace_timeout_s", self.pace_timeout_s, 0.0, 86_400.0)
+        if self.seed is not None:
+            _within("seed", self.seed, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)

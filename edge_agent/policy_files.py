@@ -10,17 +10,15 @@ A name holds the version, so that even a damaged file counts against a rollback.
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.durable_file import remove_leftovers, write_durably
 from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, sha256
 
 _NAME = re.compile(r"(\d{20})-([0-9a-f]{64})\.(bundle|condemned)")
-_TEMPORARY = ".tmp-"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,8 +58,7 @@ class PolicyFiles:
         self._graphs = directory / "graphs"
         for path in (self._directory, self._graphs):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for leftover in path.glob(f"{_TEMPORARY}*"):
-                leftover.unlink(missing_ok=True)
+            remove_leftovers(path)
 
     def list(self) -> list[PolicyFile]:
         """All versions, newest first."""
@@ -87,7 +84,7 @@ class PolicyFiles:
         Raises:
             OSError: It cannot be written; what was there before is as it was.
         """
-        _replace(self._directory / file.name, data)
+        write_durably(self._directory / file.name, data)
 
     def condemn(self, version: int, manifest_digest: bytes) -> None:
         """Marks a version as one that may not come back.
@@ -95,7 +92,9 @@ class PolicyFiles:
         Raises:
             OSError: It cannot be written.
         """
-        _replace(self._directory / PolicyFile(version, manifest_digest, condemned=True).name, b"")
+        write_durably(
+            self._directory / PolicyFile(version, manifest_digest, condemned=True).name, b""
+        )
         (self._directory / PolicyFile(version, manifest_digest).name).unlink(missing_ok=True)
 
     def read_graph(self, digest: bytes) -> bytes | None:
@@ -112,7 +111,7 @@ class PolicyFiles:
         Raises:
             OSError: It cannot be written.
         """
-        _replace(self._graphs / f"{digest.hex()}.onnx", data)
+        write_durably(self._graphs / f"{digest.hex()}.onnx", data)
 
     def prune(self, *, keep: Collection[PolicyFile], graphs: Collection[bytes]) -> None:
         """Removes all versions but those to keep and any newer ones, and all graphs but `graphs`.
@@ -133,22 +132,3 @@ class PolicyFiles:
 def _read(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         return file.read(limit + 1)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -285,7 +285,9 @@ def main() -> int:
     stepped = None
     for stepped in fleet.run():
         now_s = time.process_time()
-        solved = len(fleet.window) == given.window and fleet.return_mean >= (threshold or float("inf"))
+        solved = len(fleet.window) == given.window and fleet.return_mean >= (
+            threshold or float("inf")
+        )
         if now_s - shown_s > 5.0 or solved or now_s - began_s > given.timeout_s:
             shown_s = now_s
             values = stepped.metrics.values if stepped.metrics is not None else {}

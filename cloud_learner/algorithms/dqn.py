@@ -39,7 +39,7 @@ from shoal.spaces import Discrete
 
 @dataclass(frozen=True, slots=True)
 class DqnSettings(OptimiserSettings):
-    """Hyper-parameters of DQN.
+    """Hyper-parameters of DQN; `tau = 1` with a long `target_interval` is the target as published.
 
     Attributes:
         double: Whether the network in training chooses the next action and the target values it.
@@ -50,7 +50,8 @@ class DqnSettings(OptimiserSettings):
         epsilon_final: How often after `epsilon_steps`.
         epsilon_steps: Environment steps over which that moves, linearly.
         reward_scale: Rewards are multiplied by this, by the learner alone.
-        normalize_rewards: Divides them by the running deviation of their discounted sum.
+        normalize_rewards: Divides them by the running deviation of their discounted sum. Without
+            it the Huber loss takes large values for outliers, and hardly learns where they end.
     """
 
     learning_rate: float = 1e-3
@@ -59,13 +60,13 @@ class DqnSettings(OptimiserSettings):
     gamma: float = 0.99
     double: bool = True
     dueling: bool = True
-    target_interval: int = 200
-    tau: float = 1.0
+    target_interval: int = 1
+    tau: float = 0.01
     epsilon_start: float = 1.0
     epsilon_final: float = 0.05
     epsilon_steps: int = 10_000
     reward_scale: float = 1.0
-    normalize_rewards: bool = False
+    normalize_rewards: bool = True
     batch_size: int = 64
     gradient_steps: int = 8
     learning_starts: int = 1000

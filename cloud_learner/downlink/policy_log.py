@@ -35,7 +35,7 @@ from cloud_learner.downlink.published import (
     sign_policy,
 )
 from cloud_learner.downlink.version_index import VersionIndex
-from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
+from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
 from shoal.logs import get_logger
 from shoal.policy import MAX_GRAPH_BYTES, Manifest, sha256

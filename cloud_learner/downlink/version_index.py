@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from cloud_learner.durable_file import write_durably
+from shoal.durable_file import write_durably
 from shoal.logs import get_logger
 
 MAX_INDEXED_VERSIONS = 65_536

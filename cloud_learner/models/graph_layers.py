@@ -16,10 +16,11 @@ import numpy as np
 from onnx import TensorProto
 
 from cloud_learner.models.features import VectorLeaf
+from cloud_learner.models.graph_memory import split_state, write_attention, write_lstm
 from cloud_learner.models.graph_writer import CONTRIB, GraphWriter
 from cloud_learner.models.normalizer import NORMALIZED_MAX
-from cloud_learner.models.plan import Lstm, Plan
-from shoal.policy import NEXT_STATE, OBSERVATION, STATE
+from cloud_learner.models.plan import Attention, Plan
+from shoal.policy import OBSERVATION
 
 Precision = Literal["int8", "int8_fp32_head", "fp32"]
 
@@ -179,65 +180,15 @@ class GraphRunner:
     def remember(self, place: int, value: Pieces) -> Pieces:
         """One step of the memory; writes the next state."""
         memory = self._plan.memory
-        if isinstance(memory, Lstm):
-            return self._lstm(place, value, memory.units)
-        return self._attention(place, value)
-
-    def _lstm(self, place: int, value: Pieces, units: int) -> Pieces:
-        writer = self._writer
-        before, cell = writer.split(STATE, [units, units], ["memory.before", "memory.cell"])
-        hidden = Piece("memory", units, floats=before)
+        assert memory is not None  # noqa: S101 - flow asks only where there is one
+        if isinstance(memory, Attention):
+            output = write_attention(self._writer, memory, self._linear(place, value))
+            return (*value, Piece("memory", memory.units, floats=output))
+        before = split_state(self._writer, memory)
+        hidden = Piece("memory", memory.units, floats=before.hidden)
         gates = self._linear(place, (*value, hidden))
-        three, candidate = writer.split(gates, [3 * units, units], ["gates.three", "gates.last"])
-        opened = writer.node("Sigmoid", [three], "gates.open")
-        enter, forget, leave = writer.split(
-            opened, [units] * 3, ["gate.enter", "gate.forget", "gate.leave"]
-        )
-        fresh = writer.node("Tanh", [candidate], "candidate")
-        kept = writer.node("Mul", [forget, cell], "cell.kept")
-        added = writer.node("Mul", [enter, fresh], "cell.added")
-        after = writer.node("Add", [kept, added], "cell.after")
-        shown = writer.node("Tanh", [after], "cell.shown")
-        output = writer.node("Mul", [leave, shown], "memory.after")
-        writer.node("Concat", [output, after], NEXT_STATE, axis=1)
-        return (Piece("memory", units, floats=output),)
-
-    def _attention(self, place: int, value: Pieces) -> Pieces:
-        memory = self._plan.memory
-        assert memory is not None  # noqa: S101 - asked only where there is one
-        assert not isinstance(memory, Lstm)  # noqa: S101 - as above
-        writer, units, window = self._writer, memory.units, memory.window
-        back = window - 1
-        projected = self._linear(place, value)
-        query, key, fresh = writer.split(projected, [units] * 3, ["query", "key", "value"])
-        old_keys, old_values, flags = writer.split(
-            STATE, [back * units, back * units, back], ["keys.old", "values.old", "flags.old"]
-        )
-        keys = writer.node("Concat", [old_keys, key], "keys", axis=1)
-        values = writer.node("Concat", [old_values, fresh], "values", axis=1)
-        pads = [writer.whole(0, 0, 0, 1), writer.number(1.0)]
-        seen = writer.node("Pad", [flags, *pads], "flags")
-        column = writer.shape(query, (units, 1), "query.column")
-        stacked = writer.shape(keys, (window, units), "keys.rows")
-        scores = writer.node("MatMul", [stacked, column], "scores.column")
-        flat = writer.shape(scores, (window,), "scores.flat")
-        scaled = writer.node("Mul", [flat, writer.number(units**-0.5)], "scores.scaled")
-        bias = writer.tensor("age_bias", TensorProto.FLOAT, window)
-        aged = writer.node("Add", [scaled, bias], "scores.aged")
-        mask = writer.node("Cast", [seen], "flags.mask", to=TensorProto.BOOL)
-        masked = writer.node("Where", [mask, aged, writer.number(-1e9)], "scores.masked")
-        weights = writer.node("Softmax", [masked], "attention", axis=1)
-        row = writer.shape(weights, (1, window), "attention.row")
-        looked = writer.shape(values, (window, units), "values.rows")
-        mixed = writer.node("MatMul", [row, looked], "memory.row")
-        output = writer.shape(mixed, (units,), "memory.after")
-        state = [
-            writer.columns(keys, units, window * units, "keys.next"),
-            writer.columns(values, units, window * units, "values.next"),
-            writer.columns(seen, 1, window, "flags.next"),
-        ]
-        writer.node("Concat", state, NEXT_STATE, axis=1)
-        return (*value, Piece("memory", units, floats=output))
+        output = write_lstm(self._writer, memory, gates, before)
+        return (Piece("memory", memory.units, floats=output),)
 
     def _integer(self, place: int) -> bool:
         if self._precision == "int8_fp32_head":

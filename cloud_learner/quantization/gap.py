@@ -41,11 +41,10 @@ def measure(policy: Policy, trained: Tensor, published: Tensor) -> Gap:
         kl = _value_gap(trained, published)
     else:
         kl = policy.distribution.kl(trained, published).mean()
-    apart = policy.distribution.mode(trained), policy.distribution.mode(published)
-    return Gap(
-        kl=max(0.0, value) if (value := float(kl)) == value else value,  # rounding may be below 0
-        agreement=float(_agree(policy, *apart).float().mean()),
-    )
+    family = policy.distribution
+    alike = _agree(policy, family.mode(trained), family.mode(published))
+    # A mean of rounding errors may lie below 0; clamping keeps NaN.
+    return Gap(kl=float(kl.clamp(min=0.0)), agreement=float(alike.float().mean()))
 
 
 def _value_gap(trained: Tensor, published: Tensor) -> Tensor:

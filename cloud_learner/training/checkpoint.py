@@ -11,11 +11,12 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Final, cast
 
+import numpy as np
 import torch
 
-from cloud_learner.durable_file import remove_leftovers, sync_directory, write_durably
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.learner import LearnerState
+from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import CheckpointError, WireError
 from shoal.logs import get_logger
 from shoal.ranges import Ranges
@@ -146,7 +147,7 @@ def _encode(checkpoint: Checkpoint) -> bytes:
             "spec": checkpoint.spec.to_pb().SerializeToString(deterministic=True),
             "learner": dict(checkpoint.learner),
             "quantizer": dict(checkpoint.quantizer),
-            "source": dict(checkpoint.source),
+            "source": _with_tensors(checkpoint.source),
             "position": checkpoint.cursor.position,
             "waiting": [list(span) for span in checkpoint.cursor.waiting.spans],
             "version": checkpoint.version,
@@ -172,7 +173,7 @@ def _decode(data: bytes) -> Checkpoint:
             spec=EnvSpec.from_pb(space_pb2.EnvSpec.FromString(fields["spec"])),
             learner=_learner_state(fields["learner"]),
             quantizer=fields["quantizer"],
-            source=fields["source"],
+            source=_with_arrays(fields["source"]),
             cursor=Cursor(
                 fields["position"], Ranges.from_spans((a, b) for a, b in fields["waiting"])
             ),
@@ -181,6 +182,30 @@ def _decode(data: bytes) -> Checkpoint:
     except (UnpicklingError, LookupError, TypeError, ValueError, RuntimeError, WireError) as error:
         message = str(error).partition("\n")[0][:200]
         raise CheckpointError(f"it was written by another program ({message})") from error
+
+
+def _with_tensors(state: Mapping[str, object]) -> dict[str, object]:
+    """Arrays become tensors, which `torch.save` keeps without code."""
+    return {
+        name: _with_tensors(value)
+        if isinstance(value, Mapping)
+        else torch.from_numpy(value.copy())
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in state.items()
+    }
+
+
+def _with_arrays(state: Mapping[str, object]) -> dict[str, object]:
+    """The inverse."""
+    return {
+        name: _with_arrays(value)
+        if isinstance(value, Mapping)
+        else value.numpy()
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in state.items()
+    }
 
 
 def _learner_state(fields: Mapping[str, object]) -> LearnerState:

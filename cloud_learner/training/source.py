@@ -99,7 +99,7 @@ class Source(Protocol):
         """Works on a draw that has `work`, in a thread."""
 
     def state_dict(self) -> Mapping[str, object]:
-        """What a checkpoint keeps beside the cursor: tensors, numbers and containers of them."""
+        """What a checkpoint keeps beside the cursor: arrays, numbers, and dicts of them."""
 
 
 class Bell:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import torch
 
 from cloud_learner.config import require
 from cloud_learner.training.cursor import Cursor
@@ -178,19 +177,12 @@ class TransitionReplay:
 
     def state_dict(self) -> Mapping[str, object]:
         """Counters, and which chunks lie where; not the transitions, which the journal holds."""
-        ring = self._ring.state_dict()
-        return {
-            "limiter": dict(self._limiter.state_dict()),
-            "ring": {
-                name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
-                for name, value in ring.items()
-            },
-        }
+        return {"limiter": self._limiter.state_dict(), "ring": self._ring.state_dict()}
 
     @staticmethod
     def held(state: Mapping[str, object]) -> frozenset[int]:
         """The journal positions of the chunks that a state needs."""
-        ring = cast("Mapping[str, Any] | None", state.get("ring"))
+        ring = cast("RingState | None", state.get("ring"))
         return frozenset(ring["held"][:, 0].tolist()) if ring is not None else frozenset()
 
     def load_state_dict(self, state: Mapping[str, object], chunks: Mapping[int, Chunk]) -> None:
@@ -202,12 +194,7 @@ class TransitionReplay:
         """
         if "ring" not in state:
             return
-        ring = cast("Mapping[str, object]", state["ring"])
-        arrays = {
-            name: value.numpy() if isinstance(value, torch.Tensor) else value
-            for name, value in ring.items()
-        }
-        self._ring.load_state_dict(cast("RingState", arrays), chunks)
+        self._ring.load_state_dict(cast("RingState", state["ring"]), chunks)
         self._limiter.load_state_dict(cast("LimiterState", state["limiter"]))
 
     def _due(self) -> bool:

@@ -102,16 +102,18 @@ CLASSIC: tuple[Row, ...] = (
     ),
 )
 
+_BATCH = ("--set", "training.batch_steps=2048")
 _BOUNDS = {
     # A fleet in lockstep with its learner, which waits for all of it: nothing is ever stale.
     "0": (
         *("--max-lag", "0", "--set", "training.mode=lockstep"),
         *("--set", "training.lockstep_devices=4", "--set", "training.lockstep_chunks=2"),
     ),
-    # Devices that never wait: the bound alone keeps the lag down, and what is over it expires.
-    "4": ("--max-lag", "4", "--ahead", "0"),
-    "32": ("--max-lag", "32", "--ahead", "0"),
-    "any": ("--max-lag", "-1", "--ahead", "0"),
+    # A batch is 2 chunks of each device, and 12 updates. Devices that record more than 2 under one
+    # version are ahead of the learner, by as much on a fast machine as on a slow one.
+    "4": ("--max-lag", "4", "--ahead", "4", *_BATCH),
+    "32": ("--max-lag", "32", "--ahead", "6", *_BATCH),
+    "any": ("--max-lag", "-1", "--ahead", "16", *_BATCH),
 }
 _KINDS = {
     "fp32": ("--precision", "fp32"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cloud_learner.algorithms.appo import APPO
@@ -12,7 +13,7 @@ from cloud_learner.algorithms.interface import Choice, Setup, load_algorithm
 from cloud_learner.config import LearnerConfig, NetworkConfig
 from shoal.config import load_config
 from shoal.errors import ConfigError
-from shoal.spaces import Discrete, EnvSpec, unbounded
+from shoal.spaces import Box, Discrete, EnvSpec, unbounded
 
 OURS = "cloud_learner.algorithms"
 ALL = ["appo:APPO", "impala:IMPALA", "sac:SAC", "dqn:DQN"]
@@ -138,14 +139,7 @@ def test_what_an_algorithm_cannot_act_in_is_refused_when_the_spaces_are_known(
     box = unbounded((2,))
     with pytest.raises(ConfigError):
         choice.build(Setup(EnvSpec("Test-v0", box, box), NetworkConfig(), 0))
-    action = Discrete(2) if path == "dqn:DQN" else _bounded()
+    bounded = Box(np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32))
+    action = Discrete(2) if path == "dqn:DQN" else bounded
     with pytest.raises(ConfigError, match=r"no memory.*training\.network\.kind"):
         choice.build(Setup(EnvSpec("Test-v0", box, action), NetworkConfig(kind=name), 0))
-
-
-def _bounded():  # type: ignore[no-untyped-def]  # noqa: ANN202 - a space
-    import numpy as np
-
-    from shoal.spaces import Box
-
-    return Box(np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32))

@@ -372,6 +372,10 @@ def dqn_in(directory: Path, **settings: object) -> LearnerConfig:
     return replace(config, training=training)
 
 
+async def until_newer(core: Core, version: int) -> None:
+    await until(lambda: core.parts.parameter_server.offered_version > version)
+
+
 async def until_idle(core: Core, seqs: range) -> None:
     """Until all of these are in replay, and all updates that they pay for are made."""
     replay = core.parts.replay
@@ -387,7 +391,7 @@ async def test_what_waits_for_a_warm_up_gets_versions_all_the_same(tmp_path: Pat
         first = core.parts.parameter_server.offered_version
         for seq in range(3):
             take_in(core, range(seq, seq + 1))
-            await until(lambda: core.parts.parameter_server.offered_version > first)
+            await until_newer(core, first)
             first = core.parts.parameter_server.offered_version
         assert core.trainer.updates == 0
         await until(lambda: core.parts.stats.fill == 24 / 1000)

@@ -1,4 +1,4 @@
-"""APPO with a policy that remembers: lanes as rows, burn-in, final observations, plain references."""
+"""APPO with a policy that remembers, against one that goes on step by step."""
 
 from __future__ import annotations
 

@@ -17,7 +17,14 @@ from shoal.spaces import Discrete, EnvSpec, unbounded
 
 ROWS = 32
 SPEC = EnvSpec("Test-v0", unbounded((4,)), Discrete(3))
-SETTINGS = DqnSettings(batch_size=ROWS, gradient_steps=1, learning_starts=0, target_interval=5)
+SETTINGS = DqnSettings(
+    batch_size=ROWS,
+    gradient_steps=1,
+    learning_starts=0,
+    target_interval=5,
+    tau=1.0,
+    normalize_rewards=False,
+)
 
 
 def new_dqn(settings: DqnSettings = SETTINGS, seed: int = 0) -> DQN:

@@ -260,7 +260,7 @@ def test_weights_that_are_not_finite_are_counted_whoever_made_them() -> None:
     assert learner.non_finite == 1
 
 
-def test_a_class_with_only_what_is_needed_learns() -> None:
+def test_a_class_with_only_what_is_needed_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     class Minimal:
         def __init__(self) -> None:
             self.policy = APPO(setup_of(), CONFIG).policy
@@ -280,7 +280,9 @@ def test_a_class_with_only_what_is_needed_learns() -> None:
     assert learner.step(bandit_batch(new_learner(), 0)).values["loss"] == 0.5
     assert (learner.updates, learner.skipped, learner.behaviour) == (1, 0, Behaviour())
     seen: list[int] = []
-    learner.algorithm.policy.observe = lambda rows: seen.append(len(rows))  # type: ignore[method-assign]
+    monkeypatch.setattr(
+        learner.algorithm.policy, "observe", lambda observations: seen.append(len(observations))
+    )
     learner.observe(cast("Any", SimpleNamespace(observations=np.zeros((3, 2, 4), np.float32))))
     assert seen == [3]
 

@@ -48,7 +48,7 @@ def digests_of_a_run(order: random.Random) -> list[bytes]:
     version, position = 1, 0
     replay = Lockstep(devices=DEVICES, chunks=CHUNKS, version=lambda: version)
     found: list[bytes] = []
-    for version in range(1, VERSIONS + 1):  # noqa: B007 - the replay reads it
+    for version in range(1, VERSIONS + 1):
         wanted = [
             (device, (version - 1) * CHUNKS + seq, version)
             for device in range(DEVICES)

@@ -525,9 +525,9 @@ def test_a_power_cut_in_the_middle_of_writing_leaves_the_policy_before(
     store = device.start()
     accept(store, publisher.publish(1))
     half = publisher.publish(2)
-    leftover = device.bundle(1).with_name(".tmp-0123456789abcdef")
+    leftover = device.bundle(1).with_name("0123456789abcdef.tmp")
     leftover.write_bytes(half.bundle[: len(half.bundle) // 2])
-    graph_leftover = leftover.parent / "graphs" / ".tmp-00"
+    graph_leftover = leftover.parent / "graphs" / "00.tmp"
     graph_leftover.write_bytes(b"half")
     store = device.start()
     assert version_of(store) == 1

@@ -158,7 +158,7 @@ _CARTPOLE_DQN: Final = Preset(
 )
 _PENDULUM_SAC: Final = Preset(
     _lockstep(
-        32,
+        128,
         {
             "learning_rate": 1e-3,
             "batch_size": 256,
@@ -171,13 +171,13 @@ _PENDULUM_SAC: Final = Preset(
     | {"training.network": {"hidden": [256, 256]}},
     devices=4,
     envs=1,
-    chunk_steps=8,
+    chunk_steps=32,
     ahead=1,
     pace_timeout_s=5.0,
 )
 _MOUNTAIN_CAR_SAC: Final = Preset(
     _lockstep(
-        32,
+        64,
         {
             "learning_rate": 3e-4,
             "batch_size": 512,
@@ -192,31 +192,31 @@ _MOUNTAIN_CAR_SAC: Final = Preset(
     ),
     devices=4,
     envs=1,
-    chunk_steps=8,
+    chunk_steps=16,
     ahead=1,
     pace_timeout_s=5.0,
 )
 _LANDER_SAC: Final = Preset(
     {
         "training": {
-            "publish_interval": 64,
+            "publish_interval": 256,
             "catch_up_batches": 1,
             "replay_steps": 500_000,
         },
         "training.network": {"hidden": [256, 256]},
         "training.settings": {
-            "gradient_steps": 64,
+            "gradient_steps": 256,
             "learning_rate": 7.3e-4,
             "batch_size": 256,
             "tau": 0.01,
             "gamma": 0.99,
-            "learning_starts": 10_000,
+            "learning_starts": 4000,
             "updates_per_transition": 1.0,
         },
     },
     devices=4,
     envs=1,
-    chunk_steps=16,
+    chunk_steps=64,
     ahead=1,
     pace_timeout_s=5.0,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_learner.durable_file import remove_leftovers, write_durably
+from shoal.durable_file import remove_leftovers, write_durably
 
 
 @contextmanager
