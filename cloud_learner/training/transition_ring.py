@@ -131,14 +131,12 @@ class TransitionRing:
             slots, weights = self._prioritized(self._tree, rows, beta, rng)
         last, steps = slots, np.ones(rows, np.int64)
         rewards = self._rewards[slots].astype(np.float64)
-        open_ = self._kinds[slots] == _GOES_ON
         for step in range(1, n_step):
             following = (last + 1) % self._capacity
-            open_ = open_ & (self._kinds[following] != _BORDER)
-            last = np.where(open_, following, last)
-            rewards += np.where(open_, gamma**step * self._rewards[following], 0.0)
-            steps += open_
-            open_ = open_ & (self._kinds[following] == _GOES_ON)
+            goes_on = (self._kinds[following] != _BORDER) & (steps == step)
+            last = np.where(goes_on, following, last)
+            rewards += np.where(goes_on, gamma**step * self._rewards[following], 0.0)
+            steps += goes_on
         terminated = self._kinds[last] == _TERMINATED
         return Transitions(
             observations=self._observations[slots],
