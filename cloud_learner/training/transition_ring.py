@@ -133,7 +133,7 @@ class TransitionRing:
         rewards = self._rewards[slots].astype(np.float64)
         for step in range(1, n_step):
             following = (last + 1) % self._capacity
-            goes_on = (self._kinds[following] != _BORDER) & (steps == step)
+            goes_on = self._kinds[following] != _BORDER  # a border is never left again
             last = np.where(goes_on, following, last)
             rewards += np.where(goes_on, gamma**step * self._rewards[following], 0.0)
             steps += goes_on

@@ -478,3 +478,32 @@ def test_a_wrong_setting_is_refused_before_anything_starts(tmp_path: Path) -> No
                 open_core(wrong, state, KEY, stack, rng=random.Random(0))
 
     scenario()
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 1e9])
+@on_loop
+async def test_a_resume_does_not_inflate_the_staleness_budget(
+    tmp_path: Path, interval_s: float
+) -> None:
+    config = config_in(tmp_path, checkpoint_interval_s=interval_s)
+    async with learning(config, kill=True) as core:
+        take_in(core, range(CHUNKS))
+        await until(lambda: core.parts.policy_log.list()[0].manifest.updates > 0)
+        before = core.parts.policy_log.list()[0].manifest
+    async with learning(config) as core:
+        standard = core.trainer.standard()
+        assert standard is not None
+        assert standard.updates_now >= before.updates  # or what is old would pass for new
+        newest = standard.versions.find(standard.versions.highest)
+        assert newest is not None
+        assert newest.updates <= standard.updates_now
+
+
+@on_loop
+async def test_a_chunk_whose_memory_is_of_another_policy_is_rejected(tmp_path: Path) -> None:
+    async with learning(config_in(tmp_path)) as core:
+        standard = core.trainer.standard()
+        assert standard is not None
+        chunk = replace(chunk_of(core, 0), initial_state=np.zeros((2, 8), np.float32))
+        verdict = decide(chunk, standard)
+        assert (verdict.disposition, verdict.reason) == (Disposition.REJECTED, "state")

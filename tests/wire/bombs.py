@@ -21,6 +21,7 @@ from shoal.trajectory import MAX_BODY_BYTES, decode_chunk
 from shoal.v1 import device_pb2, tensor_pb2
 from shoal.wire import MAX_CONTROL_BYTES, frame, unframe
 
+MOST_BYTES = 4 << 30
 KIB = 1024
 MIB = 1024 * 1024
 
@@ -115,7 +116,8 @@ def peak_bytes() -> int:
 
 
 def main(name: str) -> None:
-    """Sets one bomb off."""
+    """Sets one bomb off, where it cannot take the machine's memory."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     np.zeros(1).tobytes()
     before = peak_bytes()
     try:
