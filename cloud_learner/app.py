@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -26,7 +27,10 @@ from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import CheckpointStore
+from cloud_learner.training.init_file import InitFile
 from cloud_learner.training.learner import Learner
+from cloud_learner.training.lockstep import Lockstep
+from cloud_learner.training.lockstep_watch import watch_lockstep
 from cloud_learner.training.metrics import Metrics
 from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
@@ -40,9 +44,12 @@ from cloud_learner.uplink.ingest import Ingest, IngestParts
 from cloud_learner.uplink.session_watch import watch_session
 from cloud_learner.uplink.subscriber import Subscriber
 from shoal.identity import Identity
+from shoal.logs import get_logger
 from shoal.services import run_services
 from shoal.spaces import EnvSpec
 from shoal.topics import Topics
+
+_log = get_logger("app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +104,21 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
         server = await stack.enter_async_context(
             GrpcServer(config.server.host, config.server.port, identity, services)
         )
-        await run_services(
-            {
-                "subscriber": subscriber.serve,
-                "reports": ingest.serve_reports,
-                "chunks": ingest.serve_chunks,
-                "acks": ingest.repeat_acks,
-                "session": lambda: watch_session(
-                    subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
-                ),
-                "trainer": lambda: trainer.serve(core.restored),
-                "grpc": server.serve,
-            }
-        )
+        running: dict[str, Callable[[], Awaitable[None]]] = {
+            "subscriber": subscriber.serve,
+            "reports": ingest.serve_reports,
+            "chunks": ingest.serve_chunks,
+            "acks": ingest.repeat_acks,
+            "session": lambda: watch_session(
+                subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
+            ),
+            "trainer": lambda: trainer.serve(core.restored),
+            "grpc": server.serve,
+        }
+        if isinstance(parts.replay, Lockstep):
+            lockstep = parts.replay
+            running["lockstep"] = lambda: watch_lockstep(lockstep, parts.fleet)
+        await run_services(running)
 
 
 def open_core(
@@ -135,6 +144,7 @@ def open_core(
     choice = load_algorithm(config.training.algorithm, config.training.settings)
     checkpoints = CheckpointStore(state.checkpoints)
     checkpoint = checkpoints.newest()
+    init = _init_of(config, choice, state if checkpoint is not None else None)
     saved_version = checkpoint.version if checkpoint is not None else 0
     policy_log = stack.enter_context(
         PolicyLog(
@@ -163,7 +173,7 @@ def open_core(
     jumps = VersionJumps(highest=lambda: policy_log.highest_version, wake=replay.wake)
     stats = _stats_of(journal)
     for info in policy_log.list():
-        known = KnownVersion(info.manifest.updates, info.manifest.digest)
+        known = KnownVersion.of(info.manifest)
         versions.add(info.manifest.version, known)
     facts = LearnerFacts(
         decided=journal.decided,
@@ -197,7 +207,7 @@ def open_core(
     trainer = Trainer(
         config,
         parts,
-        build=lambda spec: build_brain(spec, config, choice),
+        build=lambda spec: build_brain(spec, config, choice, init),
         max_lag=lag_bound(config.training, choice.data),
         past=past,
         rng=rng,
@@ -228,15 +238,52 @@ def _stats_of(journal: Journal) -> TrainingStats:
     return stats
 
 
-def build_brain(spec: EnvSpec, config: LearnerConfig, choice: Choice) -> Brain:
-    """Builds what is trained for a pair of spaces, with fresh weights.
+def read_init(config: LearnerConfig, choice: Choice) -> InitFile | None:
+    """The file that training starts from, if there is one, checked against the configuration.
+
+    Raises:
+        ConfigError: It cannot be used. What it does not say of its spaces is checked later.
+    """
+    if config.init is None:
+        return None
+    init = InitFile.read(config.init)
+    if init.spec is not None:
+        build_brain(init.spec, config, choice, init)
+    return init
+
+
+def _init_of(config: LearnerConfig, choice: Choice, resumed: StateDir | None) -> InitFile | None:
+    """What fresh weights begin with; nothing when a checkpoint is gone on from."""
+    if resumed is None:
+        init = read_init(config, choice)
+        if init is not None:
+            kind = "policy" if init.checkpoint is None else "checkpoint"
+            _log.info("training_starts_from_file", init=str(init.path), kind=kind)
+        return init
+    if config.init is not None:
+        _log.warning(
+            "init_ignored",
+            init=str(config.init),
+            problem=f"training goes on from the checkpoint in {resumed.checkpoints}",
+        )
+    return None
+
+
+def build_brain(
+    spec: EnvSpec, config: LearnerConfig, choice: Choice, init: InitFile | None = None
+) -> Brain:
+    """Builds what is trained for a pair of spaces, with fresh weights or those of a file.
 
     Raises:
         WireError: The spaces are of a kind that no model is made for.
-        ConfigError: The network cannot be built, or the algorithm cannot act in these spaces.
+        ConfigError: The network cannot be built, the algorithm cannot act in these spaces, or the
+            file is of others.
     """
     training = config.training
     setup = Setup(spec, training.network, config.seed)
     learner = Learner(choice.build(setup), name=choice.path)
     quantizer = Quantizer(learner.policy, kl_max=training.kl_quantization_max)
-    return Brain(spec, learner, quantizer)
+    brain = Brain(spec, learner, quantizer)
+    if init is not None:
+        init.put_into(brain)
+    return brain

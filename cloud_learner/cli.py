@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,10 +53,17 @@ def run_command(
     config: Config = _DEFAULT_CONFIG,
     state_dir: StateDirectory = None,
     seed: Seed = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            "--init", help="Start from a policy exported in fp32, or from a checkpoint's file."
+        ),
+    ] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Starts training in an empty state directory."""
-    _run(config, state_dir, seed, log_level, resume=False)
+    flags = {"state_dir": state_dir, "seed": seed, "init": init}
+    _run(config, flags, log_level, resume=False)
 
 
 @learner_app.command("resume")
@@ -66,7 +74,7 @@ def resume_command(
     log_level: LogLevel = "info",
 ) -> None:
     """Goes on exactly where the last checkpoint and the journal left off."""
-    _run(config, state_dir, seed, log_level, resume=True)
+    _run(config, {"state_dir": state_dir, "seed": seed}, log_level, resume=True)
 
 
 @learner_app.command("export")
@@ -189,14 +197,16 @@ def _export_journal(state: StateDir, out: Path, dataset: str | None) -> None:
 
 
 def _run(
-    config: Path, state_dir: Path | None, seed: int | None, log_level: str, *, resume: bool
+    config: Path, flags: Mapping[str, Path | int | None], log_level: str, *, resume: bool
 ) -> None:
     from cloud_learner.config import LearnerConfig
     from shoal.config import load_config
     from shoal.logs import setup_logging
 
     setup_logging(log_level)
-    overrides = {"state_dir": state_dir.absolute() if state_dir is not None else None, "seed": seed}
+    overrides = {
+        key: value.absolute() if isinstance(value, Path) else value for key, value in flags.items()
+    }
     learner_config = load_config(LearnerConfig, config, overrides=overrides)
 
     from cloud_learner import app  # torch: only once the configuration is known to be good

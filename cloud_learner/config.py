@@ -135,7 +135,8 @@ class NetworkConfig:
     ``attention`` (the same with memory behind it), or ``module:function``: a torso of your own,
     called with ``(inputs, network)``, giving an ``nn.Sequential`` of Linear, ReLU and Tanh.
     ``auto`` is ``cnn`` where an observation has an image in it, else ``mlp``. ``hidden`` are the
-    widths of the dense layers (behind a conv stack one of 512 is usual), ``memory`` is the
+    widths of the dense layers (behind a conv stack one of 512 is usual), ``filters`` those of the
+    first layer of a conv stack, whose later layers have twice as many, ``memory`` is the
     number of LSTM units, or the width of keys and values of the attention, which looks back over
     ``window`` steps, the present one included. ``normalize`` shifts and scales numbers that are
     observed to mean 0 and variance 1. ``quantization_aware`` trains the int8 policy itself.
@@ -143,6 +144,7 @@ class NetworkConfig:
 
     kind: str = "auto"
     hidden: tuple[int, ...] = (64, 64)
+    filters: int = 32
     memory: int = 64
     window: int = 16
     normalize: bool = False
@@ -161,6 +163,7 @@ class NetworkConfig:
             self.hidden,
             "one or more widths of 1 or more",
         )
+        require(self.filters >= 1, "filters", self.filters, "1 or more")
         require(self.memory >= 1, "memory", self.memory, "1 or more")
         require(self.window > 1, "window", self.window, "2 or more steps")
 
@@ -177,7 +180,8 @@ class TrainingConfig:
     every batch of rollouts, and every 100 updates from transitions. A learner that is about to wait
     for data publishes what it has, and while it only stores transitions a version for every
     ``publish_interval`` of them, so that devices which pace themselves by versions never stall.
-    While two batches or more wait, up to ``catch_up_batches`` are trained between publications.
+    While two batches of rollouts or more wait, up to ``catch_up_batches`` are trained between
+    publications.
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names.
@@ -233,6 +237,11 @@ class LearnerConfig:
     >>> config.training.batch_steps
     2048
 
+    ``init`` is a file that training starts from: a policy that was exported in fp32, or a
+    checkpoint. A policy brings weights and normalizer; a checkpoint all that the algorithm had,
+    optimiser and critic too, and its updates are counted on, which schedules follow. Versions,
+    journal and replay start anew either way. A checkpoint in ``state_dir`` goes before it.
+
     ``policies_after_version`` is for a fleet whose learner lost its ``state_dir``: new policy
     versions are above it, as devices accept nothing below what they hold.
     """
@@ -241,6 +250,7 @@ class LearnerConfig:
     identity: Path
     state_dir: Path
     seed: int = 0
+    init: Path | None = None
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     ingest: IngestConfig = field(default_factory=IngestConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from cloud_learner.training.checkpoint import Checkpoint
 
 FP32: Final = "fp32"
+FLOAT_GRAPH: Final = "shoal.float_graph"
+"""Metadata of an int8 file: the weightless fp32 graph that its float twin runs on, base64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,8 @@ def as_published(policy: KeptPolicy, spec: EnvSpec | None, precision: str) -> Ex
         )
     source = f"policy v{manifest.version}, {manifest.updates} updates, as published"
     metadata = _metadata(manifest, spec)
+    if policy.float_graph is not None:
+        metadata[FLOAT_GRAPH] = base64.b64encode(policy.float_graph).decode()
     return Exportable(policy.graph, policy.tensors, manifest.precision, metadata, source)
 
 

@@ -12,6 +12,7 @@ from edge_agent.downlink import Downlink
 from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.policy_store import PolicyStore
+from edge_agent.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
 from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
@@ -45,7 +46,15 @@ async def run(config: AgentConfig) -> None:
             config.spool_path, max_bytes=config.spool.max_bytes, run_id=run_id, events=events
         ) as spool,
         PolicyStore(
-            config.policies_dir, fleet=config.fleet, public_key=public_key, spec=envs.spec
+            config.policies_dir,
+            fleet=config.fleet,
+            public_key=public_key,
+            spec=envs.spec,
+            chooser=(
+                chooser := PrecisionChooser(
+                    config.actor.precision, spec=envs.spec, envs=envs.num_envs, events=events
+                )
+            ),
         ) as policies,
     ):
         control = Control(hz=config.actor.control_hz, safe_action=config.actor.safe_action)
@@ -69,6 +78,7 @@ async def run(config: AgentConfig) -> None:
                 run_id,
                 actor=actor,
                 policies=policies,
+                chooser=chooser,
                 spool=spool,
                 uplink=uplink,
                 downlink=downlink,
@@ -125,10 +135,14 @@ def act_forever(
             return
         except PolicyRejected as error:
             before = policies.condemn(policy, error.reason)
+            instead = "no policy acts"
+            if before is not None:
+                same = before.version == policy.version
+                instead = f"its {before.precision} form acts" if same else "the one before acts"
             events.emit(
                 pb.SEVERITY_ERROR,
                 "policy_condemned",
-                f"{error}; {'the one before acts' if before else 'no policy acts'} now",
+                f"{error}; {instead} now",
                 reason=error.reason,
                 policy_version=policy.version,
             )

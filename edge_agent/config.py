@@ -70,6 +70,8 @@ class ActorConfig:
         pace_timeout_s: how long that wait may last, in seconds; acting then goes on regardless.
         seed: of the noise that samples actions, for experiments that can be repeated; None draws it
             anew at each start.
+        precision: "int8" acts as published, "fp32" with the float twin of what was published in
+            int8, "auto" with whichever of the two is faster on this device.
     """
 
     chunk_steps: int = 64
@@ -79,6 +81,7 @@ class ActorConfig:
     max_chunks_per_policy: int = 0
     pace_timeout_s: float = 1.0
     seed: int | None = None
+    precision: Literal["auto", "int8", "fp32"] = "int8"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -93,6 +96,8 @@ class ActorConfig:
             raise ConfigError(
                 f'before_policy is "{self.before_policy}": give "wait" or "safe_action"'
             )
+        if self.precision not in ("auto", "int8", "fp32"):
+            raise ConfigError(f'precision is "{self.precision}": give "auto", "int8" or "fp32"')
         if self.safe_action is not None and not all(math.isfinite(x) for x in self.safe_action):
             raise ConfigError("safe_action has a non-finite number: give finite numbers")
         _within("max_chunks_per_policy", self.max_chunks_per_policy, 0, 2**31 - 1)

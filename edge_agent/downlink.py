@@ -40,6 +40,10 @@ class Policies(Protocol):
     def current(self) -> Policy | None:
         """The policy that acts."""
 
+    @property
+    def lacks_twin(self) -> bool:
+        """Whether that policy is to be offered once more."""
+
     def offer(self, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
         """Proves a policy and makes it current, or raises PolicyRejected."""
 
@@ -117,12 +121,12 @@ class Downlink:
             self._attempt += 1
 
     async def _watch(self, server: ParameterServerStub) -> None:
-        current = self._policies.current
+        current = None if self._policies.lacks_twin else self._policies.current
         request = pb.WatchRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
             have_version=current.version if current is not None else 0,
-            have_digest=current.digest if current is not None else b"",
+            have_digest=current.manifest.digest if current is not None else b"",
         )
         assembler = Assembler(MAX_BUNDLE_BYTES)
         call = server.Watch(request)

@@ -1,4 +1,4 @@
-"""A policy on the device: an int8 graph and its tensors in one onnxruntime session.
+"""A policy on the device: a graph and its tensors in one onnxruntime session.
 
 Sampling and the log-probability are part of the graph; noise comes in from outside, so an action is
 a function of observation, noise and policy version alone, equal on every machine.
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edge_agent.rows import leaf_view
 from shoal.errors import PolicyRejected
+from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout
 from shoal.policy import (
     ACTION,
@@ -81,6 +82,9 @@ class Policy:
     decided = policy.act(observations, noise)
 
     Attributes:
+        manifest: Of the version; its float twin has the same.
+        digest: Of what was really loaded: the published policy, or its float twin.
+        precision: Likewise.
         layout: How observations lie; None: as the graph's one input takes them.
         memory: S, the numbers it remembers of each environment from step to step; 0: none.
     """
@@ -96,6 +100,7 @@ class Policy:
         self.manifest = manifest
         self.version: int = manifest.version
         self.digest: bytes = manifest.digest
+        self.precision: str = manifest.precision
         self.layout = layout
         self.ports = _ports(session)
         self.memory: int = self.ports[STATE].shape[0] if STATE in self.ports else 0
@@ -145,6 +150,22 @@ class Policy:
             ) from error
         _check_names(session, manifest, layout)
         return cls(session, manifest, values, layout)
+
+    def twin(self, float_graph: bytes, tensors: Mapping[str, Array]) -> Policy:
+        """Its float twin, loaded; nothing of it is proven yet.
+
+        Args:
+            float_graph: The weightless graph that the manifest names.
+            tensors: Of this policy.
+
+        Raises:
+            PolicyRejected: With the reason `float_twin` or `graph`.
+        """
+        reads = decode_reads(self.session.get_modelmeta().custom_metadata_map)
+        made = float_tensors(tensors, reads)
+        twin = Policy.load(float_graph, made, self.manifest, self.layout)
+        twin.digest, twin.precision = self.manifest.twin_digest, "fp32"
+        return twin
 
     def act(
         self,

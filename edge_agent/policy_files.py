@@ -105,6 +105,10 @@ class PolicyFiles:
             return None
         return data if sha256(data) == digest else None
 
+    def has_graph(self, digest: bytes) -> bool:
+        """Whether the graph of that sha256 is there, be it damaged."""
+        return (self._graphs / f"{digest.hex()}.onnx").exists()
+
     def write_graph(self, digest: bytes, data: bytes) -> None:
         """Stores a graph; it is on the disk when this returns.
 

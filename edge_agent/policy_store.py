@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.policy import Policy
 from edge_agent.policy_files import PolicyFile, PolicyFiles
+from edge_agent.precision import PrecisionChooser, Proven
 from edge_agent.self_test import check_ports, self_test
 from shoal.errors import LimitExceeded, PolicyRejected, ShoalError, WireError
 from shoal.layout import ObservationLayout
@@ -43,10 +44,11 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, and what its file is."""
+    """A policy that was proven, what its file is, and what acts: it or its float twin."""
 
     policy: Policy
     file: PolicyFile
+    acting: Policy
 
 
 class PolicyStore:
@@ -64,7 +66,15 @@ class PolicyStore:
         rejections: How many were refused, by reason; replaced, never changed.
     """
 
-    def __init__(self, directory: Path, *, fleet: str, public_key: bytes, spec: EnvSpec) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        fleet: str,
+        public_key: bytes,
+        spec: EnvSpec,
+        chooser: PrecisionChooser | None = None,
+    ) -> None:
         """Loads the newest policy on disk that still proves itself.
 
         Args:
@@ -73,6 +83,7 @@ class PolicyStore:
             fleet: The device's fleet.
             public_key: Ed25519, 32 bytes: who may sign policies.
             spec: The spaces of the device's environment.
+            chooser: Chooses between int8 and the float twin; None: as published.
 
         Raises:
             ShoalError: The directory cannot be made or read, or the key is not one.
@@ -83,6 +94,7 @@ class PolicyStore:
         self.rejections: Counter[str] = Counter()
         self._fleet = fleet
         self._spec = spec
+        self._chooser = chooser or PrecisionChooser("int8", spec=spec)
         self._held: list[_Held] = []  # newest first: the current one, and the one before
         self._offering = threading.Lock()
         self._changed = threading.Condition()
@@ -120,7 +132,8 @@ class PolicyStore:
             fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
 
         Returns:
-            The policy, which is current now; the same one again if it was already.
+            The policy, or its float twin, which is current now; the same one again if it was
+            already.
 
         Raises:
             PolicyRejected: With the reason `size`, `malformed`, `signature`, `digest`, `fleet`,
@@ -130,22 +143,39 @@ class PolicyStore:
         started = time.perf_counter()
         with self._offering:
             try:
-                held = self._prove(data, fetch_graph)
+                proven, file = self._prove(data, fetch_graph)
             except PolicyRejected as rejected:
                 self._count(rejected)
                 raise
-            if self._held and held is self._held[0]:
-                return held.policy
-            self._newest = held.file
-            self._persist(held, data)
-            self._held = [held, *self._held[:1]]
-            self.swap_ms.append((time.perf_counter() - started) * 1e3)
-            self.swaps += 1
-            self._become(held.policy, manifest=held.policy.manifest)
-            return held.policy
+            if self._held and file == self._held[0].file:
+                chosen = None if self.lacks_twin else self._held[0].acting
+            else:
+                self._newest = file
+                chosen = self._choose(proven, measure=False)
+                held = _Held(proven.policy, file, chosen or proven.policy)
+                self._persist(held, data)
+                self._held = [held, *self._held[:1]]
+                self.swap_ms.append((time.perf_counter() - started) * 1e3)
+                self.swaps += 1
+                self._become(held.acting)
+        return chosen or self._refine(proven, fetch_graph)
+
+    @property
+    def lacks_twin(self) -> bool:
+        """Whether the current policy may be better off as its float twin, whose graph is not here.
+
+        It is offered once more then, so that the graph can be fetched.
+        """
+        current = self.current
+        if current is None or current.precision != "int8":
+            return False
+        digest = current.manifest.float_graph_digest
+        return self._chooser.wants_twin(current.manifest) and not self._files.has_graph(digest)
 
     def condemn(self, policy: Policy, reason: str) -> Policy | None:
         """Gives up a policy that failed while acting: the one before is current again.
+
+        Of a float twin it gives up the twin: the int8 policy of that version is current then.
 
         Args:
             policy: Which; nothing happens if it is not current any more.
@@ -155,7 +185,12 @@ class PolicyStore:
             The current policy, None where there is no other.
         """
         with self._offering:
-            if self._held and self._held[0].policy is policy:
+            published = self._held[0].policy if self._held else None
+            if self._held and published is not policy is self._held[0].acting:
+                self._count(PolicyRejected(reason, f"the float twin of policy {policy.version}"))
+                self._chooser.condemn(policy)
+                self._act_with(self._held[0].policy)
+            elif published is policy:
                 failed = self._held.pop(0)
                 self._condemned.add(failed.file.manifest_digest)
                 self._count(PolicyRejected(reason, f"policy {policy.version} failed while acting"))
@@ -163,8 +198,7 @@ class PolicyStore:
                     self._files.condemn(failed.file.version, failed.file.manifest_digest)
                 except OSError as error:
                     log.warning("policy_not_persisted", version=policy.version, error=str(error))
-                before = self._held[0].policy if self._held else None
-                self._become(before, manifest=None if before is None else before.manifest)
+                self._become(self._held[0].acting if self._held else None)
             return self.current
 
     def wait_newer(self, version: int, timeout: float) -> Policy | None:
@@ -192,17 +226,47 @@ class PolicyStore:
         current = self.current
         return current if current is not None and current.version > version else None
 
-    def _become(self, policy: Policy | None, *, manifest: Manifest | None) -> None:
+    def _choose(self, proven: Proven, *, measure: bool) -> Policy | None:
+        """What acts of a version, if that can be said without fetching anything, or measuring."""
+        manifest = proven.policy.manifest
+        wanted = self._chooser.wants_twin(manifest)
+        if wanted and (measure or self._chooser.knows(manifest)):
+            graph = self._files.read_graph(manifest.float_graph_digest)
+            if graph is not None:
+                return self._chooser.choose(proven, graph)
+        self._chooser.as_published(proven.policy)
+        return None if wanted else proven.policy
+
+    def _refine(self, proven: Proven, fetch_graph: FetchGraph) -> Policy:
+        """Has the float twin act in place of an int8 policy that acts already, where it is to."""
+        manifest = proven.policy.manifest
+        try:
+            graph = self._graph(manifest, manifest.float_graph_digest, fetch_graph)
+        except Exception as error:  # noqa: BLE001 whatever it is, int8 acts on
+            return self._chooser.give_up(proven.policy, error)
+        acting = self._chooser.choose(proven, graph)
+        if acting is not proven.policy:
+            with self._offering:
+                if self._held and self._held[0].policy is proven.policy:
+                    self._act_with(acting)
+        return acting
+
+    def _act_with(self, acting: Policy) -> None:
+        """Changes the form in which the current version acts."""
+        self._held[0] = replace(self._held[0], acting=acting)
+        self._become(acting)
+
+    def _become(self, policy: Policy | None) -> None:
         with self._changed:
             self.current = policy
             self._changed.notify_all()
-        if policy is not None and manifest is not None:
+        if policy is not None:
             log.info(
                 "policy_current",
                 policy_version=policy.version,
                 digest=policy.digest,
-                precision=manifest.precision,
-                reason=manifest.reason,
+                precision=policy.precision,
+                reason=policy.manifest.reason,
             )
 
     def _count(self, rejected: PolicyRejected) -> None:
@@ -216,7 +280,14 @@ class PolicyStore:
             self._files.write(held.file, data)
             self._files.prune(
                 keep=[each.file for each in keep],
-                graphs=[each.policy.manifest.graph_digest for each in keep],
+                graphs=[
+                    digest
+                    for each in keep
+                    for digest in (
+                        each.policy.manifest.graph_digest,
+                        each.policy.manifest.float_graph_digest,
+                    )
+                ],
             )
         except OSError as error:
             log.warning("policy_not_persisted", version=held.policy.version, error=str(error))
@@ -226,16 +297,17 @@ class PolicyStore:
             if file.condemned:
                 continue
             try:
-                held = self._prove(self._read(file), _no_graph, on_disk=file)
+                proven, found = self._prove(self._read(file), _no_graph, on_disk=file)
             except PolicyRejected as rejected:
                 self._count(rejected)
                 continue
-            self._held.append(held)
-            if len(self._held) > 1:
+            newest = not self._held
+            chosen = self._choose(proven, measure=True) if newest else None
+            self._held.append(_Held(proven.policy, found, chosen or proven.policy))
+            if not newest:
                 break
         if self._held:
-            first = self._held[0].policy
-            self._become(first, manifest=first.manifest)
+            self._become(self._held[0].acting)
 
     def _read(self, file: PolicyFile) -> bytes:
         try:
@@ -245,7 +317,7 @@ class PolicyStore:
 
     def _prove(
         self, data: bytes, fetch_graph: FetchGraph, *, on_disk: PolicyFile | None = None
-    ) -> _Held:
+    ) -> tuple[Proven, PolicyFile]:
         """Every check, cheapest and least trusting first; raises PolicyRejected."""
         try:
             bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
@@ -259,22 +331,24 @@ class PolicyStore:
             manifest = decode_manifest(bundle.manifest)
             file = PolicyFile(manifest.version, sha256(bundle.manifest))
             check_digests(manifest, bundle)
+            tensors = decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES)
+            golden = decode_golden(bundle.golden)
             if self._held and self._held[0].file == file:
-                return self._held[0]
+                return Proven(self._held[0].policy, tensors, golden), file
             self._check_manifest(manifest, file, on_disk)
             policy = Policy.load(
-                self._graph(manifest, fetch_graph),
-                decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES),
+                self._graph(manifest, manifest.graph_digest, fetch_graph),
+                tensors,
                 manifest,
                 ObservationLayout.of(self._spec.observation),
             )
             check_ports(policy, self._spec)
-            self_test(policy, decode_golden(bundle.golden))
+            self_test(policy, golden)
         except LimitExceeded as error:
             raise PolicyRejected("size", str(error)) from error
         except WireError as error:
             raise PolicyRejected("malformed", str(error)) from error
-        return _Held(policy, file)
+        return Proven(policy, tensors, golden), file
 
     def _check_manifest(
         self, manifest: Manifest, file: PolicyFile, on_disk: PolicyFile | None
@@ -297,8 +371,7 @@ class PolicyStore:
             newest_seen=manifest.version - 1 if again else seen,
         )
 
-    def _graph(self, manifest: Manifest, fetch_graph: FetchGraph) -> bytes:
-        digest = manifest.graph_digest
+    def _graph(self, manifest: Manifest, digest: bytes, fetch_graph: FetchGraph) -> bytes:
         cached = self._files.read_graph(digest)
         if cached is not None:
             return cached

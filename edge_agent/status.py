@@ -8,13 +8,14 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from edge_agent.actor import Actor
 from edge_agent.downlink import Downlink
 from edge_agent.policy_store import PolicyStore
+from edge_agent.precision import Choice, PrecisionChooser
 from edge_agent.spool import Spool
 from edge_agent.spool_file import RunLedger, coalesce
 from edge_agent.uplink import Uplink
@@ -52,6 +53,7 @@ class Vitals:
         resent_chunks: chunks sent more than once.
         learner_ack_age_s: seconds since the learner acknowledged; negative: never.
         ledger: what became of every chunk.
+        choice: which form of the policy acts, and why; None before the first policy.
     """
 
     uptime_s: float
@@ -72,6 +74,7 @@ class Vitals:
     resent_chunks: int
     learner_ack_age_s: float
     ledger: Sequence[RunLedger]
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ def telemetry(device_id: str, run_id: bytes, vitals: Vitals, *, now_s: float) ->
         vitals: what to report.
         now_s: wall clock, seconds since the epoch.
     """
+    choice = vitals.choice or Choice("", "")
     return pb.Telemetry(
         device_id=device_id,
         run_id=run_id,
@@ -143,6 +147,10 @@ def telemetry(device_id: str, run_id: bytes, vitals: Vitals, *, now_s: float) ->
         policy_rejections=vitals.policy_rejections,
         learner_ack_age_s=vitals.learner_ack_age_s,
         control_hz_achieved=vitals.control_hz_achieved,
+        active_precision=choice.precision,
+        precision_reason=choice.reason,
+        int8_us=choice.int8_us,
+        fp32_us=choice.fp32_us,
     )
 
 
@@ -213,6 +221,7 @@ class Reporter:
         *,
         actor: Actor,
         policies: PolicyStore,
+        chooser: PrecisionChooser,
         spool: Spool,
         uplink: Uplink,
         downlink: Downlink,
@@ -225,6 +234,7 @@ class Reporter:
             run_id: 16 bytes.
             actor: who acts.
             policies: what with.
+            chooser: in which precision.
             spool: where chunks wait.
             uplink: how they leave.
             downlink: how policies come.
@@ -234,6 +244,7 @@ class Reporter:
         self._run_id = run_id
         self._actor = actor
         self._policies = policies
+        self._chooser = chooser
         self._spool = spool
         self._uplink = uplink
         self._downlink = downlink
@@ -273,4 +284,7 @@ class Reporter:
             resent_chunks=self._uplink.counters.resent_chunks,
             learner_ack_age_s=self._uplink.ack_age_s(),
             ledger=page(self._spool.ledger(), self._reports),
+            choice=None
+            if policy is None
+            else replace(self._chooser.choice, precision=policy.precision),
         )

@@ -56,6 +56,7 @@ def short_run(
     versions: int = 2,
     chunks: int = 3,
     signing_key: Ed25519PrivateKey | None = None,
+    twin: bool = False,
 ) -> ShortRun:
     """Has `pi-1` act in two runs, so many chunks of 8 steps of 3 environments for each version.
 
@@ -88,9 +89,11 @@ def short_run(
                 brain.learner.policy, probe_sample(brain.learner.policy, seed=number)
             )
             graph = brain.quantizer.graphs[quantized.precision]
+            float_graph = brain.quantizer.graphs["fp32"] if quantized.precision == "int8" else None
             made = log.publish(
                 quantized,
                 graph=graph,
+                float_graph=float_graph,
                 updates=10 * number,
                 spec_fingerprint=spec.fingerprint,
                 behaviour=brain.learner.behaviour,
@@ -98,7 +101,11 @@ def short_run(
             tensors = decode_tensors(decode_bundle(made.bundle).tensors)
             layout = ObservationLayout.of(spec.observation)
             published.append(made)
-            policies.append(Policy.load(graph, tensors, made.manifest, layout))
+            policy = Policy.load(graph, tensors, made.manifest, layout)
+            if twin:
+                assert float_graph is not None
+                policy = policy.twin(float_graph, tensors)
+            policies.append(policy)
     brain.learner.resume_at(10 * (versions - 1))
     with Journal(state.journal, JournalConfig()) as journal:
         for run_id in (OTHER_RUN_ID, RUN_ID):

@@ -124,10 +124,16 @@ class Case:
         return unrolled.params[0], unrolled.state
 
     def run(
-        self, quantizer: Quantizer, precision: Precision, *, greedy: bool = False
+        self,
+        quantizer: Quantizer,
+        precision: Precision,
+        *,
+        greedy: bool = False,
+        tensors: Mapping[str, Array] | None = None,
     ) -> dict[str, Array]:
-        """Every output of a graph, with ranges as they are held."""
-        tensors = make_tensors(self.policy, precision, quantizer._ranges)
+        """Every output of a graph, with its tensors, or those of ranges as they are held."""
+        if tensors is None:
+            tensors = make_tensors(self.policy, precision, quantizer._ranges)
         session = open_session(quantizer.graphs[precision], tensors)
         names = [output.name for output in session.get_outputs()]
         noise = np.zeros_like(self.noise) if greedy else self.noise

@@ -134,6 +134,7 @@ class DQN:
         asks = settings.priority_alpha > 0.0 and not settings.normalize_rewards
         own_units = settings.reward_scale == 1.0
         self.behaviour = Behaviour(priority_gamma=settings.gamma if asks and own_units else 0.0)
+        self.policy.relative_values = self.behaviour.priority_gamma == 0.0
         self.errors: NDArray[np.float32] | None = None
 
     @property
@@ -151,6 +152,11 @@ class DQN:
         self.policy.observe(fresh.observations)
         self._rewards.observe(fresh.rewards, fresh.ended)
         self._note_steps(fresh.rewards.size)
+
+    def note_given_weights(self) -> None:
+        """Has the target begin as a copy of weights that were set from a file."""
+        with torch.no_grad():
+            self._target_flat.copy_(self._optimiser.flat)
 
     def learn(self, batch: Transitions) -> Mapping[str, float]:
         """Makes `gradient_steps` updates, each from its own part of the batch."""

@@ -61,6 +61,8 @@ class Algorithm(Protocol):
       from; left out, `policy.observe` sees the observations;
     * `errors`, for transitions: the |TD error| `[M]` of each row of the last `learn`, from which
       prioritized replay takes its priorities; None while there are none;
+    * `note_given_weights() -> None`: called once when the policy's weights were set from a file,
+      for what follows them, such as a target network;
     * `skipped: int`: updates that were left out since a loss or gradient was not finite;
     * fields of `Settings` named like those of `Sampling` shape what replay of transitions gives.
 

@@ -22,11 +22,13 @@ class KeptPolicy:
         manifest: What was signed of it.
         graph: The weightless ONNX graph.
         tensors: Every initializer of the graph.
+        float_graph: Of its float twin; None where there is none, or it is gone.
     """
 
     manifest: Manifest
     graph: bytes
     tensors: Mapping[str, Array]
+    float_graph: bytes | None = None
 
 
 class KeptPolicies:
@@ -67,9 +69,7 @@ class KeptPolicies:
             bundle = decode_bundle(path.read_bytes())
             manifest = decode_manifest(bundle.manifest)
             check_digests(manifest, bundle)
-            graph = (
-                self._directory / "graphs" / f"{manifest.graph_digest.hex()}.onnx"
-            ).read_bytes()
+            graph = self._graph_path(manifest.graph_digest).read_bytes()
             tensors = decode_tensors(bundle.tensors)
         except FileNotFoundError:
             raise PolicyLogError(self._missing(version)) from None
@@ -79,7 +79,18 @@ class KeptPolicies:
             raise PolicyLogError(f"{path}: {error}") from error
         if sha256(graph) != manifest.graph_digest:
             raise PolicyLogError(f"{path}: its graph is not what was signed")
-        return KeptPolicy(manifest, graph, tensors)
+        return KeptPolicy(manifest, graph, tensors, self._float_graph(manifest))
+
+    def _float_graph(self, manifest: Manifest) -> bytes | None:
+        """A policy is complete without it."""
+        try:
+            graph = self._graph_path(manifest.float_graph_digest).read_bytes()
+        except OSError:
+            return None
+        return graph if sha256(graph) == manifest.float_graph_digest else None
+
+    def _graph_path(self, digest: bytes) -> Path:
+        return self._directory / "graphs" / f"{digest.hex()}.onnx"
 
     def _missing(self, version: int) -> str:
         kept = self.versions()

@@ -75,13 +75,21 @@ def fetch_policy(
             manifest = read_policy(data, key, version or offered.version).manifest
             wanted = pb.GetGraphRequest(fleet=fleet, digest=manifest.graph_digest)
             graph = _whole(stub.GetGraph(wanted, timeout=timeout_s), MAX_GRAPH_BYTES)
+            float_graph = None
+            if manifest.float_graph_digest:
+                wanted = pb.GetGraphRequest(fleet=fleet, digest=manifest.float_graph_digest)
+                float_graph = _whole(stub.GetGraph(wanted, timeout=timeout_s), MAX_GRAPH_BYTES)
         except grpc.RpcError as error:
             raise _explained(error, server) from error
         except (WireError, PolicyRejected) as error:
             raise ShoalError(f"{server}: {error}") from error
     if sha256(graph) != manifest.graph_digest:
         raise ShoalError(f"{server}: the graph of policy {manifest.version} is not what was signed")
-    return KeptPolicy(manifest, graph, decode_tensors(bundle.tensors))
+    if float_graph is not None and sha256(float_graph) != manifest.float_graph_digest:
+        raise ShoalError(
+            f"{server}: the float graph of policy {manifest.version} is not what was signed"
+        )
+    return KeptPolicy(manifest, graph, decode_tensors(bundle.tensors), float_graph)
 
 
 def _whole(parts: Iterable[pb.Part], max_bytes: int) -> bytes:

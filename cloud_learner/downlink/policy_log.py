@@ -1,7 +1,7 @@
 """The append-only, signed record of every policy version: the only source of what devices run.
 
     versions/00000007.bundle   manifest, signature, tensors and golden vectors of version 7
-    graphs/<sha256>.onnx       the weightless graphs those versions name
+    graphs/<sha256>.onnx       the weightless graphs those versions name, of float twins too
     updates.log                optimiser updates by version, also of versions already pruned
     lock                       held while a process has the log open
 
@@ -161,6 +161,7 @@ class PolicyLog:
         spec_fingerprint: bytes,
         behaviour: AskedBehaviour | None = None,
         reason: str = "publish",
+        float_graph: bytes | None = None,
     ) -> Published:
         """Signs a quantized policy and makes it durable under the next version.
 
@@ -174,12 +175,13 @@ class PolicyLog:
             spec_fingerprint: Of the spaces the policy acts in, 32 bytes.
             behaviour: What devices are asked for, beside acting; None: nothing.
             reason: Why it was published: `publish`, `resume`, `rollback`.
+            float_graph: The weightless graph of its float twin; None: there is none.
 
         Raises:
             PolicyLogError: It is too large, `updates` went backwards, or the disk refused.
         """
         with self._publishing, _disk_errors(self._directory):
-            self._check(graph, updates)
+            self._check(updates, [graph] if float_graph is None else [graph, float_graph])
             self._highest += 1  # used up, whatever happens below
             circumstances = Circumstances(
                 fleet=self._fleet,
@@ -191,8 +193,12 @@ class PolicyLog:
                 noise_correlation=behaviour.noise_correlation if behaviour else 0.0,
                 priority_gamma=behaviour.priority_gamma if behaviour else 0.0,
             )
-            published = sign_policy(quantized, graph, circumstances, self._key)
+            published = sign_policy(
+                quantized, graph, circumstances, self._key, float_graph=float_graph
+            )
             self._write_graph(published.manifest.graph_digest, graph)
+            if float_graph is not None:
+                self._write_graph(published.manifest.float_graph_digest, float_graph)
             write_durably(self._bundle_path(published.version), published.bundle)
             self._index.append(published.version, updates)
             info = PolicyInfo.of(published)
@@ -212,14 +218,15 @@ class PolicyLog:
         with self._publishing:
             self._highest = max(self._highest, version)
 
-    def _check(self, graph: bytes, updates: int) -> None:
+    def _check(self, updates: int, graphs: Sequence[bytes]) -> None:
         if self._lock < 0:
             raise PolicyLogError(f"{self._directory}: the policy log is closed")
         if self._highest >= MAX_VERSION:
             raise PolicyLogError(f"{self._directory}: there is no version above {MAX_VERSION}")
-        if len(graph) > MAX_GRAPH_BYTES:
+        largest = max(map(len, graphs))
+        if largest > MAX_GRAPH_BYTES:
             raise PolicyLogError(
-                f"the policy graph has {len(graph)} bytes, devices accept {MAX_GRAPH_BYTES}: mark "
+                f"the policy graph has {largest} bytes, devices accept {MAX_GRAPH_BYTES}: mark "
                 "its initializers external"
             )
         if not self._entries:
@@ -240,7 +247,7 @@ class PolicyLog:
     def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
         """Keeps the newest versions; a file that cannot be deleted costs space, nothing else."""
         kept = {version: entries[version] for version in sorted(entries)[-self._keep :]}
-        graphs = {info.manifest.graph_digest.hex() for info in kept.values()}
+        graphs = {digest.hex() for info in kept.values() for digest in _graphs_of(info)}
         self._entries = kept
         try:
             for version in list(self._versions_on_disk()):
@@ -281,7 +288,7 @@ class PolicyLog:
         Raises:
             PolicyLogError: The disk cannot be read.
         """
-        if all(info.manifest.graph_digest != digest for info in self._entries.values()):
+        if all(digest not in _graphs_of(info) for info in self._entries.values()):
             return None
         with _disk_errors(self._directory):
             return self._read_graph(digest)
@@ -353,6 +360,13 @@ class PolicyLog:
 
     def _graph_path(self, digest: bytes) -> Path:
         return self._graphs / f"{digest.hex()}.onnx"
+
+
+def _graphs_of(info: PolicyInfo) -> tuple[bytes, ...]:
+    """Digests of the graphs that a version names."""
+    manifest = info.manifest
+    twin = manifest.float_graph_digest
+    return (manifest.graph_digest, twin) if twin else (manifest.graph_digest,)
 
 
 def _take_lock(directory: Path) -> int:

@@ -125,8 +125,17 @@ def sign_policy(
     graph: bytes,
     circumstances: Circumstances,
     key: Ed25519PrivateKey,
+    *,
+    float_graph: bytes | None = None,
 ) -> Published:
     """Makes the bundle of a version: manifest, signature, tensors and golden vectors.
+
+    Args:
+        quantized: Tensors, golden vectors and how they came to be.
+        graph: The weightless graph of the tensors.
+        circumstances: What the manifest says beside.
+        key: Signs it.
+        float_graph: Of the float twin; None: there is none.
 
     Raises:
         PolicyLogError: The bundle is larger than a device accepts.
@@ -150,6 +159,7 @@ def sign_policy(
         noise_correlation=circumstances.noise_correlation,
         agreement=quantized.agreement,
         priority_gamma=circumstances.priority_gamma,
+        float_graph_digest=b"" if float_graph is None else sha256(float_graph),
     )
     signed = encode_manifest(manifest)
     bundle = encode_bundle(Bundle(signed, key.sign(SIGNING_CONTEXT + signed), tensors, golden))

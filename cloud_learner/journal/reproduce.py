@@ -114,7 +114,7 @@ class Reproduction:
         self,
         spec: EnvSpec,
         run_id: bytes,
-        policy_of: Callable[[int], RunnablePolicy | None],
+        policy_of: Callable[[int, bytes], RunnablePolicy | None],
         *,
         tolerance: float = 0.0,
     ) -> None:
@@ -123,7 +123,8 @@ class Reproduction:
         Args:
             spec: The spaces that were acted in.
             run_id: Keys the noise.
-            policy_of: A version's policy; None where it is not kept.
+            policy_of: What acted, by version and digest: the policy or its float twin. Where it is
+                neither, the policy; None where it is not kept.
             tolerance: How far, relative and absolute, floats may be off, for a device whose
                 processor rounds otherwise; 0 compares bit for bit. Integers are always compared
                 exactly.
@@ -138,7 +139,7 @@ class Reproduction:
     def add(self, item: JournaledChunk, only: NDArray[np.bool_] | None = None) -> None:
         """Compares a chunk, or the decisions of it that `only` `[T, N]` names."""
         report, chunk = self.report, item.chunk
-        policy = self._policy_of(chunk.policy_version)
+        policy = self._policy_of(chunk.policy_version, chunk.policy_digest)
         if policy is None:
             report.without_policy += 1
             return

@@ -20,6 +20,7 @@ from cloud_learner.models.graph_memory import split_state, write_attention, writ
 from cloud_learner.models.graph_writer import CONTRIB, GraphWriter
 from cloud_learner.models.normalizer import NORMALIZED_MAX
 from cloud_learner.models.plan import Attention, Plan
+from shoal.float_twin import Read
 from shoal.policy import OBSERVATION
 
 Precision = Literal["int8", "int8_fp32_head", "fp32"]
@@ -67,6 +68,9 @@ class GraphRunner:
     * `KEY.scale` f32, `KEY.zero` u8: of activations; the keys are `input`, `image.j`, `output.i`,
       `memory`, and `joined` where pieces lie side by side
     * `age_bias` f32 `[window]`: of attention
+
+    Attributes:
+        reads: What each integer layer reads, by its place in the plan: for the float twin.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class GraphRunner:
         self._plan = plan
         self._precision = precision
         self._normalized = normalized
+        self.reads: dict[int, tuple[Read, ...]] = {}
 
     def image(self, index: int) -> Pieces:
         """An image as u8 `[N, C, H, W]`."""
@@ -232,6 +237,7 @@ class GraphRunner:
         )
 
     def _units(self, value: Pieces, place: int) -> _Input:
+        self.reads[place] = tuple(Read(piece.key, piece.width) for piece in value)
         names = [self._quantized(piece) for piece in value]
         if len(value) == 1:
             return _Input(names[0], *self._scalars(value[0].key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -100,7 +101,12 @@ class GraphWriter:
         """Rows `[N, *shape]`."""
         return self.node("Reshape", [name, self.whole(-1, *shape)], output)
 
-    def serialize(self, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]) -> bytes:
+    def serialize(
+        self,
+        inputs: list[ValueInfoProto],
+        outputs: list[ValueInfoProto],
+        metadata: Mapping[str, str],
+    ) -> bytes:
         """The model's bytes."""
         graph = helper.make_graph(
             self._nodes,
@@ -115,6 +121,8 @@ class GraphWriter:
             ir_version=_IR_VERSION,
             opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(CONTRIB, 1)],
         )
+        for key, value in metadata.items():
+            model.metadata_props.add(key=key, value=value)
         data: bytes = model.SerializeToString(deterministic=True)
         return data
 

@@ -25,7 +25,7 @@ from cloud_learner.models.heads import (
 )
 from cloud_learner.models.integers import HeldRanges
 from cloud_learner.models.memory import Remembered
-from cloud_learner.models.network import FloatRunner, Network, Past, no_past
+from cloud_learner.models.network import Affine, FloatRunner, Network, Past, no_past
 from cloud_learner.models.normalizer import Normalizer
 from cloud_learner.models.plan import Plan, flow
 from cloud_learner.models.simulated import SimulatedRunner
@@ -126,6 +126,9 @@ class Policy(nn.Module):
             )
             half = torch.from_numpy(span.half[means])
             self.register_buffer("log_half", half.log(), persistent=False)
+        # Of action values only the differences decide. An artefact that holds no more than those
+        # spends its integers on them, not on what all actions have in common.
+        self.relative_values = False
         self.state_width = built.plan.state_width
         self.ranges = HeldRanges(built.plan) if network.quantization_aware else None
 
@@ -146,6 +149,13 @@ class Policy(nn.Module):
     def epsilon(self, value: float) -> None:
         if isinstance(self.distribution, EpsilonGreedy):
             self.distribution.epsilon = value
+
+    def acting_affine(self, place: int) -> Affine:
+        """The weights of a layer as devices get them."""
+        layer = self.network.affine(place)
+        if not self.relative_values or self.head != "greedy" or place != self.plan.last:
+            return layer
+        return Affine(layer.weight - layer.weight.mean(0), layer.bias - layer.bias.mean())
 
     def features(self, observations: Tensor) -> Features:
         """Observations `[..., *obs]`, sorted and normalized, for any network of this learner."""

@@ -7,7 +7,8 @@ one step of the memory: a device needs nothing but observations, noise and the s
 
 Inputs: `observation`, or `observation.PATH` for each leaf of a nested space; `noise` f32
 `[N, width]`; with memory `state` f32 `[N, S]`. Outputs: `action`, `log_prob` f32 `[N]`,
-`distribution` f32 `[N, P]`; with memory `next_state` f32 `[N, S]`.
+`distribution` f32 `[N, P]`; with memory `next_state` f32 `[N, S]`. The int8 graph says in its
+metadata what its layers read: `shoal.float_twin` makes the fp32 graph's tensors by it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cloud_learner.models.graph_layers import GraphRunner, Precision
 from cloud_learner.models.graph_writer import GraphWriter, port
 from cloud_learner.models.plan import flow
 from cloud_learner.models.policy import Policy
+from shoal.float_twin import READS, encode_reads
 from shoal.policy import (
     ACTION,
     DISTRIBUTION,
@@ -62,4 +64,7 @@ def build_graph(policy: Policy, precision: Precision) -> bytes:
     if plan.state_width:
         inputs.append(port(STATE, TensorProto.FLOAT, plan.state_width))
         outputs_.append(port(NEXT_STATE, TensorProto.FLOAT, plan.state_width))
-    return writer.serialize(inputs, outputs_)
+    metadata = {}
+    if precision == "int8":
+        metadata[READS] = encode_reads([runner.reads[place] for place in range(len(plan.layers))])
+    return writer.serialize(inputs, outputs_, metadata)

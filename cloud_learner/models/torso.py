@@ -83,7 +83,7 @@ def build_layers(
     """
     memory = memory_of(network) if with_memory else None
     draft = _Draft(generator)
-    convs = tuple(draft.conv_stack(image) for image in features.images)
+    convs = tuple(draft.conv_stack(image, network.filters) for image in features.images)
     joined = draft.flat + features.width + extra
     streams = 2 * network.hidden[-1]
     if ":" in network.kind:
@@ -154,9 +154,10 @@ class _Draft:
             inputs = width
         return tuple(places)
 
-    def conv_stack(self, image: ImageLeaf) -> tuple[int, ...]:
+    def conv_stack(self, image: ImageLeaf, filters: int) -> tuple[int, ...]:
         places = []
-        for shape in conv_stack(image.channels, image.height, image.width):
+        stack = conv_stack(image.channels, image.height, image.width, filters=filters)
+        for shape in stack:
             with torch.random.fork_rng(devices=[]):  # as in `linear`
                 module = nn.Conv2d(shape.inputs, shape.outputs, shape.kernel, shape.stride)
             nn.init.orthogonal_(module.weight, _HIDDEN_GAIN, generator=self._generator)
@@ -221,30 +222,30 @@ class _Draft:
         return len(self.shapes) - 1
 
 
-def conv_stack(channels: int, height: int, width: int) -> list[Conv]:
-    """Convolutions for an image; 84 x 84 gives those of Mnih et al. 2015.
+def conv_stack(channels: int, height: int, width: int, *, filters: int = 32) -> list[Conv]:
+    """Convolutions for an image; 84 x 84 and 32 filters give those of Mnih et al. 2015.
 
     Large kernels with a stride first, then halvings until the shorter side is 11 pixels or less,
     then one layer that looks at neighbours, where there is room for it.
     """
     side = min(height, width)
     if side >= _LARGE_IMAGE:
-        kernels = [(8, 4, 32)]
+        kernels = [(8, 4, filters)]
     elif side >= _MIDDLE_IMAGE:
-        kernels = [(4, 2, 32)]
+        kernels = [(4, 2, filters)]
     else:
-        kernels = [(3, 2 if side >= _SMALL_IMAGE else 1, 32)]
+        kernels = [(3, 2 if side >= _SMALL_IMAGE else 1, filters)]
     side = _after(side, kernels[0][0], kernels[0][1])
     while side > _CALM_SIDE:
-        kernels.append((4, 2, 64))
+        kernels.append((4, 2, 2 * filters))
         side = _after(side, 4, 2)
     if side >= _LAST_KERNEL:
-        kernels.append((_LAST_KERNEL, 1, 64))
+        kernels.append((_LAST_KERNEL, 1, 2 * filters))
     stack = []
-    for kernel, stride, filters in kernels:
+    for kernel, stride, outputs in kernels:
         height, width = _after(height, kernel, stride), _after(width, kernel, stride)
-        stack.append(Conv(channels, filters, kernel, stride, height, width))
-        channels = filters
+        stack.append(Conv(channels, outputs, kernel, stride, height, width))
+        channels = outputs
     return stack
 
 

@@ -15,6 +15,8 @@ from cloud_learner.quantization.session import feeds
 from shoal.policy import ACTION, LOG_PROB, NEXT_STATE, Golden
 
 GOLDEN_ROWS: Final = 32
+GOLDEN_BYTES: Final = 128 * 1024  # of observations: golden images must not outweigh the weights
+_FEWEST_ROWS: Final = 4
 _MARGIN: Final = 1e-3  # golden actions win by this much: rounding on another machine cannot flip it
 
 
@@ -36,7 +38,7 @@ def make_golden(
     """
     decided = np.flatnonzero(clear_rows(policy, distribution, noise))
     clear = decided if decided.size else np.arange(len(noise))
-    chosen = clear[:: -(-len(clear) // GOLDEN_ROWS)]
+    chosen = clear[:: -(-len(clear) // golden_rows(sample.observations[:1].nbytes))]
     rows = Sample(sample.observations[chosen], sample.states[chosen])
     names = [ACTION, LOG_PROB, *([NEXT_STATE] if policy.state_width else [])]
     given = feeds(policy.observation, rows.observations, noise[chosen], rows.states)
@@ -49,6 +51,11 @@ def make_golden(
         states=rows.states if policy.state_width else None,
         next_states=outputs.get(NEXT_STATE),
     )
+
+
+def golden_rows(row_bytes: int) -> int:
+    """How many rows to record of observations of that size."""
+    return max(_FEWEST_ROWS, min(GOLDEN_ROWS, GOLDEN_BYTES // max(1, row_bytes)))
 
 
 def clear_rows(

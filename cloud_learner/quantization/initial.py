@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Final
 
 import torch
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, numpy_helper
 from torch import Tensor, nn
 
@@ -17,11 +19,14 @@ from cloud_learner.models.plan import Conv
 from cloud_learner.models.policy import Policy
 from cloud_learner.models.policy_graph import build_graph
 from cloud_learner.models.torso import DuelingHead
-from shoal.errors import PolicyRejected
+from shoal.errors import PolicyRejected, WireError
+from shoal.spaces import EnvSpec
 from shoal.tensors import Array
+from shoal.v1 import space_pb2
 
 _TRUSTED_ROWS: Final = 10_000.0
 """Rows that a file's normalizer counts for against what is observed from now on."""
+_EXPORT: Final = "export one with `shoal learner export --precision fp32`"
 _EQUAL: Final = 1e-4  # rows of one stream agree to within this
 
 
@@ -33,12 +38,45 @@ def policy_weights_from_onnx(data: bytes) -> dict[str, Array]:
     """
     try:
         model = ModelProto.FromString(data)
-        return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        found = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     # protobuf and onnx raise DecodeError, ValueError and TypeError without a shared base.
     except Exception as error:
         raise PolicyRejected(
-            "graph", "this is not a self-contained ONNX file; export one with `learner export`"
+            "graph", f"this is not a self-contained ONNX file; {_EXPORT}"
         ) from error
+    if not any(name.startswith("weight.") for name in found):
+        raise PolicyRejected("graph", f"this file has no weights of a policy in it; {_EXPORT}")
+    return found
+
+
+def fp32_weights_from_onnx(data: bytes) -> dict[str, Array]:
+    """The same of a file that training can start from.
+
+    Raises:
+        PolicyRejected: With the reason `graph`: it is no such file, or not in fp32.
+    """
+    found = policy_weights_from_onnx(data)
+    if any(name.startswith("weight.") and name.endswith(".scale") for name in found):
+        raise PolicyRejected(
+            "graph", f"this file is int8, and training starts from fp32; {_EXPORT}"
+        )
+    return found
+
+
+def spec_from_onnx(data: bytes) -> EnvSpec | None:
+    """The spaces that a file says its policy acts in; None where it says none.
+
+    Raises:
+        PolicyRejected: With the reason `graph`: what it says cannot be read.
+    """
+    said = {each.key: each.value for each in ModelProto.FromString(data).metadata_props}
+    text = said.get("shoal.spec")
+    if text is None:
+        return None
+    try:
+        return EnvSpec.from_pb(space_pb2.EnvSpec.FromString(base64.b64decode(text, validate=True)))
+    except (ValueError, DecodeError, WireError) as error:
+        raise PolicyRejected("graph", f"this file's shoal.spec cannot be read ({error})") from error
 
 
 def load_weights(policy: Policy, data: bytes) -> None:
@@ -50,7 +88,7 @@ def load_weights(policy: Policy, data: bytes) -> None:
         PolicyRejected: With the reason `graph`: it is of another architecture, or not in fp32; the
             message names what differs, and the policy is as it was.
     """
-    tensors = policy_weights_from_onnx(data)
+    tensors = fp32_weights_from_onnx(data)
     _compare(policy, tensors)
     found = {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
     layers = [_unfold(policy, place, found) for place in range(len(policy.plan.layers))]
@@ -74,10 +112,6 @@ def _compare(policy: Policy, tensors: Mapping[str, Array]) -> None:
     model = ModelProto.FromString(build_graph(policy, "fp32"))
     wanted = {each.name: list(each.dims) for each in model.graph.initializer}
     given = {name: list(array.shape) for name, array in tensors.items() if name != "noise.columns"}
-    if any(name.startswith("weight.") and name.endswith(".scale") for name in given):
-        raise PolicyRejected(
-            "graph", "this file is int8, and training starts from fp32: export it with fp32 weights"
-        )
     for name in sorted(wanted.keys() | given.keys()):
         if wanted.get(name) != given.get(name):
             raise PolicyRejected(

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout
 from shoal.policy import NOISE, OBSERVATION, STATE
 from shoal.tensors import Array
@@ -21,6 +22,18 @@ def open_session(graph: bytes, tensors: Mapping[str, Array]) -> ort.InferenceSes
     values = [ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for a in tensors.values()]
     options.add_external_initializers(list(tensors), values)
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def open_twin(
+    graph: bytes, tensors: Mapping[str, Array], float_graph: bytes
+) -> ort.InferenceSession:
+    """A session of the float twin of an int8 policy, as devices make it.
+
+    Raises:
+        PolicyRejected: With the reason `float_twin`: it has none.
+    """
+    metadata = open_session(graph, tensors).get_modelmeta().custom_metadata_map
+    return open_session(float_graph, float_tensors(tensors, decode_reads(metadata)))
 
 
 def feeds(

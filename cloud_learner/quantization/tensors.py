@@ -74,16 +74,19 @@ class Piece:
 Pieces = tuple[Piece, ...]
 
 
-def make_tensors(policy: Policy, precision: Precision, ranges: Ranges) -> dict[str, Array]:
+def make_tensors(
+    policy: Policy, precision: Precision, ranges: Ranges, *, shift: Tensor | None = None
+) -> dict[str, Array]:
     """Every initializer of the policy's graph at a precision.
 
     Args:
         policy: What was trained.
         precision: Names the graph.
         ranges: Of inputs and activations, and of weights so far: these may move here.
+        shift: float32 `[outputs]`, added to the bias of the last layer.
     """
     with torch.no_grad():
-        runner = TensorRunner(policy, precision, ranges)
+        runner = TensorRunner(policy, precision, ranges, shift=shift)
         flow(policy.plan, runner)
         return runner.tensors | _head_tensors(policy)
 
@@ -91,7 +94,16 @@ def make_tensors(policy: Policy, precision: Precision, ranges: Ranges) -> dict[s
 class TensorRunner:
     """Makes the initializers that `GraphRunner` names, in the same steps."""
 
-    def __init__(self, policy: Policy, precision: Precision, ranges: Ranges) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        precision: Precision,
+        ranges: Ranges,
+        *,
+        shift: Tensor | None = None,
+    ) -> None:
+        self._policy = policy
+        self._shift = shift
         self._network = policy.network
         self._plan = policy.plan
         self._normalizer = policy.normalizer
@@ -108,7 +120,7 @@ class TensorRunner:
     def conv(self, place: int, value: Pieces) -> Pieces:
         """A convolution's weights."""
         (piece,) = value
-        layer, key = self._network.affine(place), f"output.{place}"
+        layer, key = self._policy.acting_affine(place), f"output.{place}"
         if not self._integer(place):
             self._floats(place, Affine(_scaled(layer.weight, piece.float_scale), layer.bias))
             return (Piece(key, self._plan.conv(place).outputs, torch.ones(()), 0),)
@@ -193,7 +205,9 @@ class TensorRunner:
         return self._precision == "int8"
 
     def _linear(self, place: int, value: Pieces) -> None:
-        layer = self._network.affine(place)
+        layer = self._policy.acting_affine(place)
+        if self._shift is not None and place == self._plan.last:
+            layer = Affine(layer.weight, layer.bias + self._shift)
         if not self._integer(place):
             for piece in value:
                 if piece.native:

@@ -118,7 +118,7 @@ def newest_checkpoint(directory: Path) -> Checkpoint | None:
     paths = _paths(directory)
     for path in reversed(paths):
         try:
-            return _decode(path.read_bytes())
+            return read_checkpoint(path)
         except (OSError, CheckpointError) as error:
             _log.warning("checkpoint_passed_over", path=str(path), error=str(error))
     if paths:
@@ -128,6 +128,21 @@ def newest_checkpoint(directory: Path) -> Checkpoint | None:
             "are counted on from the policy log"
         )
     return None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """One file.
+
+    Raises:
+        CheckpointError: It is not whole, or of another program.
+        OSError: It cannot be read.
+    """
+    return _decode(path.read_bytes())
+
+
+def is_checkpoint(data: bytes) -> bool:
+    """Whether a file begins like one."""
+    return data.startswith(_MAGIC)
 
 
 def _paths(directory: Path) -> list[Path]:

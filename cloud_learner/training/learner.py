@@ -96,6 +96,12 @@ class Learner:
         """Sets the update counter forward, so that versions never seem newer than the learner."""
         self._ahead = max(self._ahead, updates - self.algorithm.updates)
 
+    def note_given_weights(self) -> None:
+        """Tells the algorithm that the policy's weights were just set from elsewhere."""
+        note = getattr(self.algorithm, "note_given_weights", None)
+        if note is not None:
+            note()
+
     def observe(self, fresh: Fresh) -> None:
         """Shows the algorithm a chunk that came into a store of transitions, once."""
         observe = getattr(self.algorithm, "observe", None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloud_learner.training.cursor import Cursor
@@ -20,6 +21,27 @@ from shoal.ranges import Ranges
 
 if TYPE_CHECKING:
     from cloud_learner.training.learner import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How far the next batch has come.
+
+    Attributes:
+        version: The policy version it is made under.
+        devices: How many take part.
+        chunks: How many each makes.
+        made: Chunks by device, of those that took part in this version or the one before.
+        lengths: T of the first chunk under this version, by device: all have to be the same.
+        learning: Whether the batch is taken already, and its version not yet published.
+    """
+
+    version: int
+    devices: int
+    chunks: int
+    made: Mapping[str, int]
+    lengths: Mapping[str, int]
+    learning: bool
 
 
 class Lockstep:
@@ -48,6 +70,8 @@ class Lockstep:
         self._chunks = chunks
         self._version = version
         self._waiting: dict[int, Admitted] = {}
+        self._taken_version = 0
+        self._last_version_of: dict[str, int] = {}
         self._position = cursor.position if cursor is not None else 0
         self._changed = Bell()
 
@@ -70,7 +94,11 @@ class Lockstep:
 
     def add(self, items: Iterable[Admitted]) -> None:
         """Takes chunks in."""
-        self._waiting |= {item.position: item for item in items}
+        for item in items:
+            self._waiting[item.position] = item
+            device, version = item.key.device_id, item.chunk.policy_version
+            last = self._last_version_of.get(device, 0)
+            self._last_version_of[device] = max(last, version)
         self._changed.ring()
 
     def ready(self) -> bool:
@@ -94,6 +122,7 @@ class Lockstep:
         left = sorted(self._waiting.keys() - chosen)
         draw = Draw(taken, tuple(self._waiting[position] for position in left), work=True)
         self._position = max(self._position, *self._waiting)
+        self._taken_version = taken[0].chunk.policy_version
         self._waiting.clear()
         return draw
 
@@ -105,6 +134,21 @@ class Lockstep:
     def state_dict(self) -> Mapping[str, object]:
         """Nothing: what waits here comes back from the journal."""
         return {}
+
+    def turn(self) -> Turn:
+        """How far the next batch has come."""
+        version = self._version()
+        lines = self._by_device()
+        recent = {self._taken_version, version}
+        known = [device for device, last in self._last_version_of.items() if last in recent]
+        return Turn(
+            version=version,
+            devices=self._devices,
+            chunks=self._chunks,
+            made={device: len(lines.get(device, ())) for device in sorted({*known, *lines})},
+            lengths={item.key.device_id: item.chunk.steps for item in self._present(version)},
+            learning=version == self._taken_version,
+        )
 
     def _batch(self) -> tuple[Admitted, ...]:
         """The next batch in order; empty while one is missing."""
@@ -120,12 +164,15 @@ class Lockstep:
 
     def _by_device(self) -> dict[str, list[Admitted]]:
         """Chunks of the newest version by device, each in the order of its keys."""
-        version = self._version()
-        present = [i for i in self._waiting.values() if i.chunk.policy_version == version]
-        present.sort(key=lambda item: item.key)
+        present = self._present(self._version())
         length = present[0].chunk.steps if present else 0
         lines: dict[str, list[Admitted]] = defaultdict(list)
         for item in present:
             if item.chunk.steps == length:
                 lines[item.key.device_id].append(item)
         return lines
+
+    def _present(self, version: int) -> list[Admitted]:
+        """Chunks of a version in the order of their keys."""
+        present = [i for i in self._waiting.values() if i.chunk.policy_version == version]
+        return sorted(present, key=lambda item: item.key)

@@ -47,7 +47,7 @@ class Publisher:
 
     publisher = Publisher(parts, config.training, data="rollouts")
     publisher.note_step(stepped.experience)
-    if publisher.due(brain.learner.updates, behind=False):
+    if publisher.due(brain.learner.updates, waiting=parts.replay.steps):
         await publisher.publish(brain)
     """
 
@@ -76,18 +76,22 @@ class Publisher:
         else:
             self._steps += 1
 
-    def due(self, updates: int, *, behind: bool) -> bool:
+    def due(self, updates: int, *, waiting: int) -> bool:
         """Whether a version is due after a step.
+
+        In lockstep every batch gives one, even if no update of it counted: the fleet waits for it.
 
         Args:
             updates: The learner's.
-            behind: Whether more batches wait already.
+            waiting: Transitions in replay. Of rollouts each waits to be trained from, and two
+                batches of them are to catch up with; other transitions only lie there.
         """
         training = self._training
         if training.mode == "lockstep":
-            return updates > self._updates
-        default = TRANSITIONS_INTERVAL if self._data == "transitions" else 1
-        interval = training.publish_interval or default
+            return self._steps > 0
+        rollouts = self._data == "rollouts"
+        interval = training.publish_interval or (1 if rollouts else TRANSITIONS_INTERVAL)
+        behind = rollouts and waiting >= 2 * training.batch_steps
         due = updates - self._updates >= interval
         return due and not (behind and self._steps < training.catch_up_batches)
 
@@ -96,6 +100,8 @@ class Publisher:
 
         What devices wait for before they act again must not wait for what they would do then.
         """
+        if self._training.mode == "lockstep":
+            return self._steps > 0
         interval = max(1, self._training.publish_interval)
         return updates > self._updates or self._stored >= interval
 
@@ -131,7 +137,7 @@ class Publisher:
     def offer(self, published: Published) -> None:
         """Hands a version out."""
         manifest, parts = published.manifest, self._parts
-        parts.versions.add(manifest.version, KnownVersion(manifest.updates, published.digest))
+        parts.versions.add(manifest.version, KnownVersion.of(manifest))
         parts.parameter_server.announce(published)
         parts.stats.note_published(
             manifest.version,
@@ -152,6 +158,7 @@ class Publisher:
         return self._parts.policy_log.publish(
             quantized,
             graph=brain.quantizer.graphs[quantized.precision],
+            float_graph=brain.quantizer.graphs["fp32"] if quantized.precision == "int8" else None,
             updates=brain.learner.updates,
             spec_fingerprint=brain.spec.fingerprint,
             behaviour=brain.learner.behaviour,

@@ -33,12 +33,8 @@ def make_source(
         ConfigError: Mode, algorithm and sizes do not go together.
     """
     training = config.training
+    check_mode(training, choice)
     if choice.data == "transitions":
-        if training.mode == "lockstep":
-            raise ConfigError(
-                f"training.mode = 'lockstep' needs an algorithm of rollouts, and {choice.path} "
-                "trains from transitions: use mode = 'async'"
-            )
         steps = training.replay_steps or TRANSITION_STEPS
         sampling = Sampling.of(choice.settings)
         return TransitionReplay(steps, sampling, seed=config.seed, cursor=cursor)
@@ -51,6 +47,19 @@ def make_source(
         )
     steps = training.replay_steps or max(ROLLOUT_STEPS, 2 * training.batch_steps)
     return Replay(steps, cursor, batch_steps=training.batch_steps)
+
+
+def check_mode(training: TrainingConfig, choice: Choice) -> None:
+    """Refuses a mode that an algorithm has not.
+
+    Raises:
+        ConfigError: It is lockstep, and the algorithm trains from transitions.
+    """
+    if training.mode == "lockstep" and choice.data == "transitions":
+        raise ConfigError(
+            f"training.mode = 'lockstep' needs an algorithm of rollouts, and {choice.path} trains "
+            "from transitions: use mode = 'async'"
+        )
 
 
 def lag_bound(training: TrainingConfig, data: DataKind) -> int:

@@ -101,7 +101,6 @@ class Trainer:
             clock: Monotonic seconds.
         """
         self._config = config
-        self._training = config.training
         self._parts = parts
         self._build = build
         self._max_lag = max_lag
@@ -211,7 +210,7 @@ class Trainer:
         if not parts.replay.ready() and parts.publisher.due_before_waiting(learner.updates):
             await parts.publisher.publish(brain)
         parts.stats.note_fill(parts.replay.fill)
-        await parts.replay.wait_ready(unless=lambda: parts.jumps.due)
+        await self._wait_for_work(brain)
         if parts.jumps.due:
             await parts.publisher.jump(brain)
             return
@@ -226,6 +225,24 @@ class Trainer:
             self._note_staleness(draw, stepped)
             await self._note_step(brain, stepped)
 
+    async def _wait_for_work(self, brain: Brain) -> None:
+        """Waits for data; meanwhile what could not be published is tried again.
+
+        Devices that wait for a version make no data until they have it.
+        """
+        parts, attempt = self._parts, 0
+        while True:
+            owed = parts.publisher.due_before_waiting(brain.learner.updates)
+            wait_s = backoff(attempt, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)
+            try:
+                async with asyncio.timeout(wait_s if owed else None):
+                    await parts.replay.wait_ready(unless=lambda: parts.jumps.due)
+            except TimeoutError:
+                attempt += 1
+                await parts.publisher.publish(brain)
+            else:
+                return
+
     def _note_staleness(self, draw: Draw, stepped: Stepped) -> None:
         if stepped.metrics is not None:
             acted = {item.chunk.policy_version for item in draw.taken}
@@ -235,8 +252,7 @@ class Trainer:
         parts = self._parts
         self._count(stepped)
         parts.publisher.note_step(stepped.experience)
-        behind = parts.replay.steps >= 2 * self._training.batch_steps
-        if parts.publisher.due(brain.learner.updates, behind=behind):
+        if parts.publisher.due(brain.learner.updates, waiting=parts.replay.steps):
             await parts.publisher.publish(brain)
         if stepped.metrics is not None:
             parts.metrics.write(

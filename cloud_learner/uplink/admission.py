@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cloud_learner.journal.audit import Disposition
 from shoal.errors import ChunkRejected
+from shoal.policy import Manifest
 from shoal.spaces import EnvSpec
 from shoal.trajectory import Chunk
 from shoal.validation import validate_chunk
@@ -19,17 +20,24 @@ class KnownVersion:
     Attributes:
         updates: Optimiser updates when it was published.
         digest: Of its graph and tensors; None when only the count is still known.
+        twin_digest: Of its float twin, with which a device may act as well; empty: it has none.
     """
 
     updates: int
     digest: bytes | None
+    twin_digest: bytes = b""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> KnownVersion:
+        """What its manifest says."""
+        return cls(manifest.updates, manifest.digest, manifest.twin_digest)
 
 
 class KnownVersions:
     """The policy versions that chunks may come from. Read from any thread.
 
     versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
-    versions.add(7, KnownVersion(updates=112, digest=digest))
+    versions.add(7, KnownVersion.of(manifest))
     """
 
     def __init__(self, updates_of: Callable[[int], int | None], *, highest: int) -> None:
@@ -133,7 +141,8 @@ def decide(chunk: Chunk, standard: Standard) -> Verdict:
 def _misfit(chunk: Chunk, known: KnownVersion, state_width: int) -> Verdict | None:
     """Why a chunk cannot have been made by the version that it names."""
     version = chunk.policy_version
-    if known.digest is not None and known.digest != chunk.policy_digest:
+    acted = chunk.policy_digest
+    if known.digest is not None and acted not in (known.digest, known.twin_digest):
         return reject(
             "digest",
             f"policy version {version} has another digest than the policy that acted; "

@@ -125,32 +125,41 @@ class _Policies:
         self._kept = kept
         self._spec = spec
         self._there = frozenset(kept.versions())
-        self._loaded: dict[int, RunnablePolicy] = {}
+        self._loaded: dict[tuple[int, bytes], RunnablePolicy | None] = {}
 
-    def get(self, version: int) -> RunnablePolicy | None:
-        """A version, ready to run; None if it is not kept any more.
+    def get(self, version: int, digest: bytes) -> RunnablePolicy | None:
+        """What acted, ready to run: a version, or its float twin where the digest is the twin's.
+
+        Returns:
+            None if it is not kept any more.
 
         Raises:
             PolicyLogError: It is damaged.
         """
         if version not in self._there:
             return None
-        if version not in self._loaded:
-            self._loaded = {version: self._load(version)}  # chunks come in order of versions
-        return self._loaded[version]
+        if (version, digest) not in self._loaded:  # chunks come in order of versions
+            self._loaded = {(version, digest): self._load(version, digest)}
+        return self._loaded[version, digest]
 
-    def _load(self, version: int) -> RunnablePolicy:
+    def _load(self, version: int, digest: bytes) -> RunnablePolicy | None:
         from cloud_learner.journal.reproduce import RunnablePolicy
-        from cloud_learner.quantization.session import open_session
+        from cloud_learner.quantization.session import open_session, open_twin
 
         policy = self._kept.read(version)
         manifest = policy.manifest
         if manifest.spec_fingerprint != self._spec.fingerprint:
             raise PolicyLogError(f"policy v{version} acts in other spaces than the journal's")
-        session = open_session(policy.graph, policy.tensors)
+        twin = digest == manifest.twin_digest
+        if not twin:
+            session = open_session(policy.graph, policy.tensors)
+        elif policy.float_graph is not None:
+            session = open_twin(policy.graph, policy.tensors, policy.float_graph)
+        else:
+            return None
         names = [port.name for port in session.get_outputs()]
         return RunnablePolicy(
-            digest=manifest.digest,
+            digest=manifest.twin_digest if twin else manifest.digest,
             noise_correlation=manifest.noise_correlation,
             decide=lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True)),
         )
@@ -232,7 +241,8 @@ def report_text(item: Item) -> str:
     lines = [f"{who}: {what}, {item['differing']:,} differ"]
     if item["chunks_without_policy"]:
         lines.append(
-            f"  {item['chunks_without_policy']:,} chunks not compared: their policy is not kept"
+            f"  {item['chunks_without_policy']:,} chunks not compared: their policies are not kept "
+            "any more; a higher policies_kept in learner.toml keeps more"
         )
     first = item["first_difference"]
     if isinstance(first, Mapping):

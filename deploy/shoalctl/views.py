@@ -73,6 +73,10 @@ def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
         "agent_version": status.agent_version,
         "active_version": telemetry.active_version,
         "active_digest": telemetry.active_digest.hex(),
+        "active_precision": telemetry.active_precision,
+        "precision_reason": telemetry.precision_reason,
+        "int8_us": _measured(telemetry.int8_us),
+        "fp32_us": _measured(telemetry.fp32_us),
         "lag_updates": device.lag_updates,
         "swaps": telemetry.swaps,
         "swap_ms_p99": telemetry.swap_ms_p99,
@@ -240,6 +244,7 @@ def describe(item: Item) -> list[str]:
         ("Software", _software(item), said),
         ("Hardware", f"{hardware['model'] or hardware['machine']}, {cpus} CPUs, {memory}", said),
         ("Policy", f"{_policy(item)} ({_short(item, 'active_digest')})", reported),
+        ("Precision", _precision(item), reported),
         ("Lag", f"{item['lag_updates']} updates", reported),
         (
             "Swaps",
@@ -313,6 +318,19 @@ def _policy(item: Item) -> str:
     return f"v{item['active_version']}" if item["active_version"] else "none"
 
 
+def _measured(microseconds: float) -> float | None:
+    return microseconds or None
+
+
+def _microseconds(item: Item, key: str) -> str:
+    return NOTHING if item[key] is None else f"{_number(item[key]):.1f}"
+
+
+def _precision(item: Item) -> str:
+    reason = item["precision_reason"]
+    return _text(item, "active_precision") + (f": {reason}" if reason else "")
+
+
 def _health(item: Item) -> str:
     reasons = cast("list[str]", item["reasons"])
     return str(item["health"]) + (f": {'; '.join(reasons)}" if reasons else "")
@@ -356,6 +374,9 @@ _DEVICE_COLUMNS = (
     Column("IN-FLIGHT", _in_flight, right=True),
     Column("RUN", lambda item: str(item["run_id"])[:8] or NOTHING, wide=True),
     Column("DIGEST", lambda item: _short(item, "active_digest"), wide=True),
+    _plain("PRECISION", "active_precision", wide=True),
+    Column("INT8-US", lambda item: _microseconds(item, "int8_us"), wide=True, right=True),
+    Column("FP32-US", lambda item: _microseconds(item, "fp32_us"), wide=True, right=True),
     _plain("ENV", "env_id", wide=True),
     _count("SWAPS", "swaps", wide=True),
     _bytes("RSS", "rss_bytes"),

@@ -61,6 +61,8 @@ class Manifest:
         agreement: Part of recent observations, 0 to 1, where fp32 and as published choose alike.
         priority_gamma: Discount, 0 to 1, of the TD errors that devices report with their chunks;
             0 asks for none.
+        float_graph_digest: sha256 of the graph of its float twin (`shoal.float_twin`); empty where
+            there is none.
     """
 
     fleet: str
@@ -79,11 +81,22 @@ class Manifest:
     noise_correlation: float = 0.0
     agreement: float = 0.0
     priority_gamma: float = 0.0
+    float_graph_digest: bytes = b""
 
     @property
     def digest(self) -> bytes:
         """The digest of the policy: 32 bytes."""
         return policy_digest(self.graph_digest, self.tensors_digest)
+
+    @property
+    def twin_digest(self) -> bytes:
+        """The digest of its float twin: 32 bytes; empty where there is none.
+
+        The twin's tensors follow from those that were signed, which therefore name them.
+        """
+        if not self.float_graph_digest:
+            return b""
+        return policy_digest(self.float_graph_digest, self.tensors_digest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,6 +166,8 @@ def decode_manifest(data: bytes) -> Manifest:
     for name in ("graph_digest", "tensors_digest", "golden_digest", "spec_fingerprint"):
         if len(getattr(manifest, name)) != hashlib.sha256().digest_size:
             raise WireError(f"manifest: {name} must be 32 bytes")
+    if len(manifest.float_graph_digest) not in (0, hashlib.sha256().digest_size):
+        raise WireError("manifest: float_graph_digest must be empty, or 32 bytes")
     if manifest.precision not in PRECISIONS:
         raise WireError(f"manifest: unknown precision {manifest.precision[:40]!r}")
     if not 1 <= manifest.version < 1 << 62 or manifest.updates >= 1 << 62:

@@ -220,6 +220,25 @@ async def test_a_full_disk_stops_publishing_and_saving_but_not_training(tmp_path
         assert core.parts.fleet.learner_state == "training"
 
 
+@pytest.mark.parametrize("mode", ["async", "lockstep"])
+@on_loop
+async def test_a_version_that_the_disk_refused_comes_once_there_is_room_without_more_chunks(
+    mode: str, tmp_path: Path
+) -> None:
+    """In lockstep nobody makes any until it comes."""
+    config = config_in(tmp_path)
+    training = replace(config.training, mode=mode, lockstep_chunks=2)  # type: ignore[arg-type]
+    async with learning(replace(config, training=training)) as core:
+        first = core.parts.parameter_server.offered_version
+        versions = tmp_path / "policies" / "versions"
+        versions.rename(tmp_path / "away")
+        take_in(core, range(2))
+        await until(lambda: core.parts.fleet.learner_state == "cannot_publish")
+        (tmp_path / "away").rename(versions)
+        await until_newer(core, first)
+        await until(lambda: core.parts.fleet.learner_state == "training")
+
+
 @on_loop
 async def test_a_device_with_other_spaces_gets_an_event_and_stops_nothing(tmp_path: Path) -> None:
     async with learning(config_in(tmp_path)) as core:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_learner.state_dir import StateDir
 from shoalctl.pki import FleetPki, Role
 
 
@@ -62,6 +63,15 @@ def test_a_used_port_is_a_connection_error_and_leaves_nothing_to_resume(
     tmp_path: Path, identity: Path, used_port: int
 ) -> None:
     path = write_config(tmp_path, identity, f"[server]\nport = {used_port}\n")
-    for _ in range(2):
-        result = learner("run", "--config", str(path))
-        assert (result.returncode, "cannot listen on" in one_line(result)) == (2, True)
+    result = learner("run", "--config", str(path))
+    assert (result.returncode, "cannot listen on" in one_line(result)) == (2, True)
+    StateDir.open(tmp_path / "state", resume=False)  # a second `run` would find nothing there
+
+
+def test_a_file_to_start_from_that_is_missing_is_refused_before_anything_starts(
+    tmp_path: Path, identity: Path
+) -> None:
+    path = write_config(tmp_path, identity, 'init = "of the file.onnx"\n')
+    result = learner("run", "--config", str(path), "--init", "gone.onnx")
+    assert (result.returncode, "gone.onnx: No such file" in one_line(result)) == (4, True)
+    assert not (tmp_path / "state" / "journal.db").exists()

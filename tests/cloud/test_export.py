@@ -64,11 +64,11 @@ def test_a_file_alone_does_what_the_published_policy_does(
     quantizer = Quantizer(case.policy, kl_max=10.0)
     quantized = quantizer.quantize(case.policy, case.sample)
     graph = quantizer.graphs[quantized.precision]
-    expected = case.run(quantizer, quantized.precision)
+    expected = case.run(quantizer, quantized.precision, tensors=quantized.tensors)
     found = run_alone(export_onnx(graph, quantized.tensors), case, noise=True)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)
-    greedy = case.run(quantizer, quantized.precision, greedy=True)
+    greedy = case.run(quantizer, quantized.precision, greedy=True, tensors=quantized.tensors)
     without = export_onnx(graph, quantized.tensors, deterministic=True)
     assert "noise" not in {port.name for port in onnx.ModelProto.FromString(without).graph.input}
     found = run_alone(without, case, noise=False)

@@ -29,6 +29,7 @@ from shoal.trajectory import Envelope, encode_chunk, encode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame
 
+TWIN = bytes(range(32, 64))
 SPEC = cartpole_spec()
 CHUNK = replace(make_chunk(SPEC), policy_version=1)
 GOOD = encode_chunk(CHUNK)
@@ -37,7 +38,7 @@ FOREIGN = encode_chunk(replace(CHUNK, spec_fingerprint=bytes(32)))
 
 def standard(*, updates_now: int = 0, max_lag: int = 10) -> Standard:
     versions = KnownVersions(lambda _: None, highest=0)
-    versions.add(1, KnownVersion(0, DIGEST))
+    versions.add(1, KnownVersion(0, DIGEST, TWIN))
     return Standard(SPEC, versions, updates_now, max_lag)
 
 
@@ -277,6 +278,7 @@ def test_a_flipped_byte_in_a_body_never_raises(at: int, flip: int) -> None:
         (0, 0, DIGEST, Disposition.REJECTED, "unknown_version"),
         (0, 2, DIGEST, Disposition.REJECTED, "unknown_version"),
         (0, 1, bytes(32), Disposition.REJECTED, "digest"),
+        (0, 1, TWIN, Disposition.TRAINED, ""),
     ],
 )
 def test_decides_by_version_digest_and_lag(

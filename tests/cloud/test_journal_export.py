@@ -41,9 +41,10 @@ def test_a_dataset_holds_every_whole_episode_with_its_true_last_observation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = EnvSpec("mine:Env", Box(-BIG, BIG), Discrete(10_000, 3))
-    run = run_of([[3, 5], [4]], chunk_steps=7, chunks=300)
+    run = run_of([[3, 5], [4]], chunk_steps=7, chunks=25)
     episodes, _ = join(list(enumerate(run)))
-    assert len(episodes) > 512  # more than are held in memory at once
+    monkeypatch.setattr("cloud_learner.journal.export._BATCH_EPISODES", 16)
+    assert len(episodes) > 2 * 16  # more than are held in memory at once
     exported = export_minari(tmp_path, (RunEpisode(RUN, e) for e in episodes), spec)
     assert exported.episodes == len(episodes)
     assert exported.steps == sum(episode.length for episode in episodes)

@@ -125,6 +125,32 @@ def test_a_waiting_learner_wakes_when_the_last_chunk_comes() -> None:
     asyncio.run(scenario())
 
 
+def test_a_turn_says_who_has_made_what_and_whether_it_is_over() -> None:
+    version = 1
+    replay = Lockstep(devices=2, chunks=2, version=lambda: version)
+    assert replay.turn().made == {}
+    replay.add([admitted(1, 0, 0, 1), admitted(2, 0, 1, 1), admitted(3, 1, 0, 1)])
+    turn = replay.turn()
+    assert (turn.made, turn.learning) == ({"pi-0": 2, "pi-1": 1}, False)
+    replay.add([admitted(4, 1, 1, 1)])
+    replay.take(Moment(0))
+    assert replay.turn().learning  # its version is not out yet
+    version = 2
+    turn = replay.turn()
+    assert (turn.version, turn.made, turn.learning) == (2, {"pi-0": 0, "pi-1": 0}, False)
+
+
+def test_a_device_that_left_two_versions_ago_takes_no_part_any_more() -> None:
+    version = 1
+    replay = Lockstep(devices=1, chunks=1, version=lambda: version)
+    replay.add([admitted(1, 0, 0, 1), admitted(2, 1, 0, 1)])
+    assert replay.turn().made == {"pi-0": 1, "pi-1": 1}
+    for version in (2, 3):
+        replay.take(Moment(0))
+        replay.add([admitted(10 + version, 0, version, version)])
+    assert replay.turn().made == {"pi-0": 1}
+
+
 def test_it_is_chosen_by_mode_and_refused_for_transitions() -> None:
     def source(algorithm: str) -> object:
         training = TrainingConfig(algorithm=algorithm, mode="lockstep", lockstep_devices=4)

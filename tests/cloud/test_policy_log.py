@@ -283,6 +283,47 @@ def test_old_versions_are_pruned_and_the_newest_never_is(tmp_path: Path) -> None
         assert [info.manifest.version for info in log.list()] == [7]
 
 
+def test_the_graph_of_a_float_twin_is_served_and_kept_as_long_as_a_version_names_it(
+    tmp_path: Path,
+) -> None:
+    float_graph = b"its float graph"
+    digest = sha256(float_graph)
+    with open_log(tmp_path, keep=2) as log:
+        twinned = log.publish(
+            policy(),
+            graph=GRAPH,
+            updates=1,
+            spec_fingerprint=FINGERPRINT,
+            float_graph=float_graph,
+        )
+        assert twinned.manifest.float_graph_digest == digest
+        assert log.graph(digest) == float_graph
+        publish(log, 2)
+    with open_log(tmp_path, keep=2) as log:
+        assert log.graph(digest) == float_graph
+        publish(log, 3)
+        assert log.graph(digest) is None
+    assert not (tmp_path / "graphs" / f"{digest.hex()}.onnx").exists()
+
+
+def test_a_version_is_whole_without_the_graph_of_its_float_twin(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        made = log.publish(
+            policy(), graph=GRAPH, updates=1, spec_fingerprint=FINGERPRINT, float_graph=b"float"
+        )
+        (tmp_path / "graphs" / f"{sha256(b'float').hex()}.onnx").unlink()
+        assert log.newest() == made
+        assert log.graph(sha256(b"float")) is None
+        with pytest.raises(PolicyLogError, match="mark its initializers external"):
+            log.publish(
+                policy(),
+                graph=GRAPH,
+                updates=1,
+                spec_fingerprint=FINGERPRINT,
+                float_graph=bytes(MAX_GRAPH_BYTES + 1),
+            )
+
+
 def test_updates_may_stand_still_but_not_go_back(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         publish(log, 32)

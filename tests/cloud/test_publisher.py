@@ -25,37 +25,46 @@ def publisher(data: str = "rollouts", **training: object) -> Publisher:
 def test_every_batch_of_rollouts_gives_a_version_by_default() -> None:
     publishing = publisher()
     publishing.note_step(BATCH)
-    assert publishing.due(16, behind=False)
+    assert publishing.due(16, waiting=0)
 
 
 def test_a_learner_that_is_behind_catches_up_between_versions_but_not_for_ever() -> None:
-    publishing = publisher(catch_up_batches=3)
+    publishing = publisher(catch_up_batches=3, batch_steps=8)
     due = []
     for batch in range(1, 4):
         publishing.note_step(BATCH)
-        due.append(publishing.due(16 * batch, behind=True))
+        due.append(publishing.due(16 * batch, waiting=16))
     assert due == [False, False, True]
+    publishing = publisher(catch_up_batches=3, batch_steps=8)
+    publishing.note_step(BATCH)
+    assert publishing.due(16, waiting=15)  # one batch more is no backlog
 
 
 def test_no_version_is_due_without_an_update() -> None:
     publishing = publisher()
     publishing.note_step(BATCH)
-    assert not publishing.due(0, behind=False)
+    assert not publishing.due(0, waiting=0)
     assert not publishing.due_before_waiting(0)
+
+
+def test_transitions_that_lie_in_replay_are_no_backlog_and_delay_no_version() -> None:
+    publishing = publisher("transitions", publish_interval=100, batch_steps=8)
+    publishing.note_step(DRAWN)
+    assert publishing.due(100, waiting=1_000_000)
 
 
 @pytest.mark.parametrize(("interval", "needed"), [(0, 100), (7, 7)])
 def test_updates_from_transitions_are_published_at_intervals(interval: int, needed: int) -> None:
     publishing = publisher("transitions", publish_interval=interval)
     publishing.note_step(DRAWN)
-    assert not publishing.due(needed - 1, behind=False)
-    assert publishing.due(needed, behind=False)
+    assert not publishing.due(needed - 1, waiting=0)
+    assert publishing.due(needed, waiting=0)
 
 
 def test_before_it_waits_for_data_it_publishes_whatever_it_has() -> None:
     publishing = publisher("transitions", publish_interval=50)
     publishing.note_step(DRAWN)
-    assert not publishing.due(1, behind=False)
+    assert not publishing.due(1, waiting=0)
     assert publishing.due_before_waiting(1)
 
 
@@ -76,5 +85,14 @@ def test_by_default_no_stored_chunk_leaves_devices_waiting() -> None:
 
 def test_in_lockstep_every_batch_gives_a_version_however_much_waits() -> None:
     publishing = publisher(mode="lockstep", publish_interval=1000)
+    assert not publishing.due(0, waiting=0)
     publishing.note_step(BATCH)
-    assert publishing.due(1, behind=True)
+    assert publishing.due(1, waiting=1_000_000)
+
+
+def test_in_lockstep_a_batch_whose_updates_were_all_passed_over_gives_a_version_too() -> None:
+    """Or the whole fleet would wait for ever for one that never comes."""
+    publishing = publisher(mode="lockstep")
+    publishing.note_step(BATCH)
+    assert publishing.due(0, waiting=0)
+    assert publishing.due_before_waiting(0)  # it could not be published: it is owed still

@@ -30,8 +30,9 @@ from cloud_learner.models.integers import (
     quantize_affine,
 )
 from cloud_learner.models.policy_graph import PRECISIONS
+from cloud_learner.quantization import quantize
 from cloud_learner.quantization.gap import measure
-from cloud_learner.quantization.golden import GOLDEN_ROWS, clear_rows
+from cloud_learner.quantization.golden import GOLDEN_BYTES, GOLDEN_ROWS, clear_rows, golden_rows
 from cloud_learner.quantization.quantize import Quantized, Quantizer
 from cloud_learner.quantization.sample import Sample
 from cloud_learner.quantization.session import feeds, open_session
@@ -325,6 +326,13 @@ def test_golden_actions_do_not_hang_on_a_rounding_error(name: str) -> None:
             np.testing.assert_array_equal(actions[:, 2:], golden.actions[:, 2:])
 
 
+@given(st.integers(0, 2**24))
+def test_golden_observations_weigh_little_but_are_never_too_few(row_bytes: int) -> None:
+    rows = golden_rows(row_bytes)
+    assert 4 <= rows <= GOLDEN_ROWS
+    assert rows == 4 or rows * row_bytes <= GOLDEN_BYTES
+
+
 def test_golden_actions_of_a_greedy_policy_hang_neither_on_values_nor_on_the_threshold() -> None:
     case = CASES["greedy"]()
     quantizer = quantizer_for(case)
@@ -438,6 +446,34 @@ def test_action_values_that_hardly_differ_are_measured_by_their_differences() ->
         layer(case, 2).bias.sub_(1000.0).mul_(1e-3)
     small = quantizer_for(case).quantize(case.policy, case.sample)
     assert small.kl_quantization == pytest.approx(near.kl_quantization, rel=0.05)
+
+
+def test_what_all_actions_have_in_common_costs_relative_values_no_precision() -> None:
+    case = make_case(unbounded((4,)), Discrete(3), dense(64, 64), head="greedy")
+    with torch.no_grad():  # values that move together with the state, and little between actions
+        shared = layer(case, 2).weight[:1].clone() * 50.0
+        layer(case, 2).weight.add_(shared)
+    absolute = quantizer_for(case).quantize(case.policy, case.sample)
+    case.policy.relative_values = True
+    relative = quantizer_for(case).quantize(case.policy, case.sample)
+    assert relative.kl_quantization < absolute.kl_quantization / 10.0
+    assert relative.kl_quantization < 0.005
+    assert relative.agreement >= absolute.agreement
+
+
+@pytest.mark.parametrize("name", ["box", "squash", "lstm", "image"])
+def test_a_mean_error_of_the_outputs_is_taken_out_of_the_last_bias(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]()
+    with torch.no_grad():  # large steps between the last weights
+        layer(case, case.policy.plan.last).weight.mul_(20.0)
+    monkeypatch.setattr(quantize, "CORRECTED_OVER", math.inf)
+    plain = quantizer_for(case, kl_max=1e9).quantize(case.policy, case.sample)
+    monkeypatch.setattr(quantize, "CORRECTED_OVER", 0.0)
+    corrected = quantizer_for(case, kl_max=1e9).quantize(case.policy, case.sample)
+    assert corrected.precision == plain.precision == "int8"
+    assert corrected.kl_quantization < plain.kl_quantization
 
 
 def test_agreement_counts_rows_where_greedy_actions_are_alike() -> None:

@@ -65,7 +65,7 @@ def run_of(chunks: int, *, memory: bool = False) -> list[Chunk]:
 def report_of(
     run: list[Chunk], policy: RunnablePolicy | None = POLICY, *, tolerance: float = 0.0
 ) -> Report:
-    reproduction = Reproduction(SPEC, RUN_ID, lambda version: policy, tolerance=tolerance)
+    reproduction = Reproduction(SPEC, RUN_ID, lambda version, digest: policy, tolerance=tolerance)
     for seq, chunk in enumerate(run):
         reproduction.add(JournaledChunk(seq, chunk))
     return reproduction.report
@@ -112,7 +112,7 @@ def test_a_tolerance_is_never_for_integers() -> None:
 def test_noise_of_another_run_or_another_step_gives_other_decisions() -> None:
     (chunk,) = run_of(1)
     assert report_of([replace(chunk, first_step=4)]).differing > 0
-    reproduction = Reproduction(SPEC, bytes(16), lambda version: POLICY)
+    reproduction = Reproduction(SPEC, bytes(16), lambda version, digest: POLICY)
     reproduction.add(JournaledChunk(0, chunk))
     assert reproduction.report.differing > 0
 
@@ -171,7 +171,7 @@ def test_only_the_steps_of_one_episode_are_compared_when_it_is_asked_for() -> No
         found = nth_episode(items, number)
         assert found is not None
         assert (found.first, found.last, found.env) == (wanted.first, wanted.last, wanted.env)
-        reproduction = Reproduction(SPEC, RUN_ID, lambda version: POLICY)
+        reproduction = Reproduction(SPEC, RUN_ID, lambda version, digest: POLICY)
         for item in items:
             reproduction.add(item, steps_of(found, item))
         assert reproduction.report.decisions == found.length

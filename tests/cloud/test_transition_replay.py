@@ -235,15 +235,15 @@ def test_training_on_after_a_resume_equals_training_without_a_stop(
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
     whole, stopped = (Run(tmp_path / name, choice, spec) for name in ("whole", "stopped"))
-    for seq in range(60):  # 480 transitions through a ring of 200 slots
-        if seq in (3, 22, 45):
+    for seq in range(40):  # 320 transitions through a ring of 200 slots
+        if seq in (3, 16, 31):
             stopped.save()
             stopped.close()
             stopped = Run(tmp_path / "stopped", choice, spec)
         for run in (whole, stopped):
             run.take_in(seq)
             run.learn()
-    assert whole.learner.updates == stopped.learner.updates > 150
+    assert whole.learner.updates == stopped.learner.updates > 100
     assert torch.equal(whole.weights(), stopped.weights())
     assert whole.replay._limiter == stopped.replay._limiter
     for run in (whole, stopped):

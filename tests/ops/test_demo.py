@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from learner_state import short_run
 
 from cloud_learner.algorithms.interface import load_algorithm
 from cloud_learner.config import LearnerConfig
+from cloud_learner.quantization.export import export_policy
 from edge_agent.config import AgentConfig
 from shoal.config import load_config
 from shoal.errors import ConfigError
@@ -159,7 +161,8 @@ def test_a_preset_only_names_keys_that_exist(env_id: str, algorithm: str, tmp_pa
 def _flags(**given: object) -> PlanFlags:
     names = PlanFlags.__dataclass_fields__
     values: dict[str, object] = dict.fromkeys(names)
-    values |= {"env": "CartPole-v1", "seed": 0, "mosquitto": False, "sets": (), "env_sets": ()}
+    values |= {"env": "CartPole-v1", "seed": 0, "mosquitto": False, "lockstep": False}
+    values |= {"sets": (), "env_sets": ()}
     return PlanFlags(**(values | given))  # type: ignore[arg-type]
 
 
@@ -199,6 +202,39 @@ def test_what_flags_set_is_what_the_learner_and_the_devices_are_told(tmp_path: P
     }
 
 
+def test_in_lockstep_everything_that_acts_follows_from_the_seed(tmp_path: Path) -> None:
+    plan = make_plan(_flags(seed=7, devices=3, ahead=2, lockstep=True))
+    directory = make_workspace(tmp_path / "demo", plan).directory
+    training = load_config(LearnerConfig, directory / "learner.toml", environ={}).training
+    assert (training.mode, training.lockstep_devices, training.lockstep_chunks) == (
+        "lockstep",
+        3,
+        2,
+    )
+    agents = [
+        load_config(AgentConfig, directory / f"{name}.toml", environ={}) for name in plan.device_ids
+    ]
+    for agent in agents:
+        assert (agent.actor.seed, agent.actor.max_chunks_per_policy) == (7, 2)
+        assert agent.actor.pace_timeout_s == 86_400.0
+        assert agent.actor.precision == "int8"
+    assert len({agent.env.seed for agent in agents}) == 3
+
+
+def test_what_training_starts_from_is_what_the_learner_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    made = short_run(tmp_path / "made", chunks=1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.onnx").write_bytes(export_policy(made.brain.learner.policy))
+    plan = make_plan(_flags(init=Path("p.onnx")))
+    directory = make_workspace(tmp_path / "demo", plan).directory
+    assert load_config(LearnerConfig, directory / "learner.toml", environ={}).init == (
+        tmp_path / "p.onnx"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -206,6 +242,7 @@ def test_what_flags_set_is_what_the_learner_and_the_devices_are_told(tmp_path: P
         ({"algorithm": "ppo2"}, "module:Class"),
         ({"sets": ("training.clip",)}, "--set 'training.clip': give key=value"),
         ({"env_sets": ("=3",)}, "--env-set"),
+        ({"lockstep": True, "ahead": 0}, "--ahead 0"),
     ],
 )
 def test_a_flag_that_makes_no_sense_is_refused(given: dict[str, object], message: str) -> None:
@@ -222,6 +259,8 @@ def test_a_flag_that_makes_no_sense_is_refused(given: dict[str, object], message
         ({"sets": ("training.settings.clop=1",)}, "did you mean clip"),
         ({"sets": ("training.settings.clip=-1.0",)}, "clip"),
         ({"algorithm": "no_such_module:Mine"}, "no_such_module"),
+        ({"init": Path("gone.onnx")}, "gone.onnx: No such file"),
+        ({"algorithm": "dqn", "lockstep": True}, "trains from transitions"),
     ],
 )
 def test_what_the_learner_does_not_have_is_refused_before_anything_starts(

@@ -67,6 +67,48 @@ def test_every_decision_of_an_honest_device_comes_out_again_bit_for_bit(
     assert item["first_difference"] is None
 
 
+@pytest.mark.parametrize(
+    ("env_id", "training"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {"training": "kl_quantization_max = 10.0"}),
+        ("examples.cartpole_positions:CartPolePositions", LSTM),
+        ("CartPole-v1", DQN),
+    ],
+)
+def test_so_does_every_decision_of_a_float_twin(
+    env_id: str,
+    training: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = short_run(tmp_path, env_id=env_id, training=training, twin=True)
+    assert reproduce(made, "-o", "json") == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert (item["chunks"], item["reproduced"]) == (6, True)
+
+
+def test_a_twin_is_not_taken_for_its_int8_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, twin=True)
+    digest = made.published[1].digest
+    forge(made, 5, lambda chunk: replace(chunk, policy_digest=digest))
+    assert reproduce(made, "--seq", "5") == 1
+    assert "log_prob" in capsys.readouterr().out
+    assert reproduce(made, "--seq", "4") == 0
+
+
+def test_a_twin_whose_graph_is_gone_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, twin=True)
+    digest = made.published[0].manifest.float_graph_digest
+    (made.state.policies / "graphs" / f"{digest.hex()}.onnx").unlink()
+    assert reproduce(made) == 1
+    assert "nothing could be compared" in capsys.readouterr().err
+
+
 def test_a_forged_action_is_found_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +180,9 @@ def test_chunks_whose_policy_is_gone_are_counted_and_never_pass_for_compared(
     made = short_run(tmp_path)
     (made.state.policies / "versions" / "00000001.bundle").unlink()
     assert reproduce(made) == 0
-    assert "3 chunks not compared: their policy is not kept" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "3 chunks not compared: their policies are not kept any more" in said
+    assert "policies_kept" in said
     (made.state.policies / "versions" / "00000002.bundle").unlink()
     assert reproduce(made) == 1
     assert "nothing could be compared" in capsys.readouterr().err

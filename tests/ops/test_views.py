@@ -82,6 +82,21 @@ def test_the_wide_table_says_why_and_which_digest_is_really_loaded() -> None:
     assert DIGEST.hex()[:12] in out.getvalue()
 
 
+def test_the_precision_that_acts_is_shown_with_what_was_measured() -> None:
+    measuring = device()
+    measuring.telemetry.active_precision = "fp32"
+    measuring.telemetry.precision_reason = "measured for 8 environments"
+    measuring.telemetry.int8_us, measuring.telemetry.fp32_us = 20.25, 12.5
+    item = device_item(measuring)
+    assert (item["active_precision"], item["int8_us"], item["fp32_us"]) == ("fp32", 20.25, 12.5)
+    header, row = table(device_list([measuring]), Format.WIDE)
+    assert row[header.index("PRECISION")] == "fp32"
+    assert {"20.2", "12.5"} <= set(row)
+    lines = describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=measuring)))
+    assert any("fp32: measured for 8 environments" in line for line in lines)
+    assert device_item(device())["fp32_us"] is None
+
+
 def test_what_never_happened_is_never_and_null() -> None:
     item = device_item(device(telemetry_age_s=-1.0, status_age_s=-1.0, chunk_age_s=-1.0))
     assert item["telemetry_age_s"] is None

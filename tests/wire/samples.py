@@ -138,6 +138,12 @@ def _manifest_that_asks_for_more() -> bytes:
     return encode_manifest(manifest)
 
 
+def _manifest_with_a_float_twin() -> bytes:
+    return encode_manifest(
+        replace(decode_manifest(_policy()[0]), float_graph_digest=sha256(b"float graph"))
+    )
+
+
 def _status() -> device_pb2.Status:
     return device_pb2.Status(
         device_id="pi-1",
@@ -292,6 +298,11 @@ def _fleet() -> dict[str, Message]:
 
 def _messages() -> dict[str, Message]:
     spec, status, telemetry = cartpole_spec().to_pb(), _status(), _telemetry()
+    measured = device_pb2.Telemetry()
+    measured.CopyFrom(telemetry)
+    measured.active_precision = "fp32"
+    measured.precision_reason = "measured for 8 environments: int8 20.5 µs, fp32 12.5 µs"
+    measured.int8_us, measured.fp32_us = 20.5, 12.5
     rover = rover_spec().to_pb()
     items = {item.key: item for item in rover.observation.dict.items}
     run_ack = device_pb2.RunAck(run_id=RUN_ID, settled=[tensor_pb2.Span(start=0, stop=36)])
@@ -300,6 +311,7 @@ def _messages() -> dict[str, Message]:
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,
+        "Telemetry.2": measured,
         "RunLedger": telemetry.ledger[0],
         "Event": _event(),
         "RunAck": run_ack,
@@ -335,6 +347,7 @@ def _bytes() -> dict[str, bytes]:
         "TrajectoryChunk.memory": _chunk_of_a_policy_with_memory(),
         "PolicyManifest": manifest,
         "PolicyManifest.2": _manifest_that_asks_for_more(),
+        "PolicyManifest.3": _manifest_with_a_float_twin(),
         "PolicyBundle": bundle,
         "TensorSet": tensors,
         "TensorSet.golden": golden,
@@ -345,7 +358,11 @@ def _bytes() -> dict[str, bytes]:
 def samples() -> dict[str, bytes]:
     """Every message by name, as it travels."""
     encoded = {
-        name: frame(message) if name in FRAMED else message.SerializeToString(deterministic=True)
+        name: (
+            frame(message)
+            if name.partition(".")[0] in FRAMED
+            else message.SerializeToString(deterministic=True)
+        )
         for name, message in _messages().items()
     }
     return {**encoded, **_bytes()}

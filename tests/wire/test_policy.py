@@ -53,6 +53,7 @@ MANIFESTS = st.builds(
     noise_correlation=st.floats(0, 1),
     agreement=st.floats(0, 1),
     priority_gamma=st.floats(0, 1),
+    float_graph_digest=st.one_of(st.just(b""), DIGESTS),
 )
 TENSORS = encode_tensors({"w": np.ones((2, 2), np.int8)})
 GOLDEN = encode_golden(
@@ -85,6 +86,8 @@ BUNDLE = Bundle(encode_manifest(MANIFEST), bytes(64), TENSORS, GOLDEN)
 def test_any_manifest_round_trips(manifest: Manifest) -> None:
     assert decode_manifest(encode_manifest(manifest)) == manifest
     assert manifest.digest == policy_digest(manifest.graph_digest, manifest.tensors_digest)
+    twin = policy_digest(manifest.float_graph_digest, manifest.tensors_digest)
+    assert manifest.twin_digest == (twin if manifest.float_graph_digest else b"")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,7 @@ def test_any_manifest_round_trips(manifest: Manifest) -> None:
         {"graph_digest": b""},
         {"tensors_digest": bytes(31)},
         {"golden_digest": bytes(33)},
+        {"float_graph_digest": bytes(31)},
         {"spec_fingerprint": b""},
         {"kl_quantization": math.nan},
         {"kl_quantization": math.inf},

@@ -77,6 +77,21 @@ def demo(
             rich_help_panel=_LEARNING,
         ),
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start from a policy exported in fp32, or from the file of a checkpoint.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = None,
+    lockstep: Annotated[
+        bool,
+        typer.Option(
+            "--lockstep",
+            help="Learner and devices wait for each other: the same seed gives the same policies.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -165,6 +180,8 @@ def demo(
             network=network,
             max_lag=max_lag,
             precision=precision,
+            init=init,
+            lockstep=lockstep,
             sets=set_ or (),
             env_sets=env_set or (),
         )

@@ -12,6 +12,7 @@ from shoal.errors import ConfigError
 from shoalctl.demo.presets import algorithm_path, default_algorithm, preset_of
 from shoalctl.demo.workspace import DemoPlan
 
+_WHILE_IT_LASTS_S = 86_400.0  # in lockstep a device waits for the next version, however long
 _FP32_ONLY_KL = 1e-12  # nats: a gap that no int8 policy keeps, so that every version is fp32
 
 
@@ -41,6 +42,8 @@ class PlanFlags:
 
     Attributes:
         precision: `int8` or `fp32`.
+        init: What training starts from.
+        lockstep: Whether learner and devices wait for each other.
         sets: `key=value` of the learner's configuration.
         env_sets: `key=value` of the environment's constructor.
     """
@@ -56,6 +59,8 @@ class PlanFlags:
     network: str | None
     max_lag: int | None
     precision: str | None
+    init: Path | None
+    lockstep: bool
     sets: Sequence[str]
     env_sets: Sequence[str]
 
@@ -69,19 +74,29 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
     algorithm = flags.algorithm or default_algorithm(flags.env)
     algorithm_path(algorithm)
     preset = preset_of(flags.env, algorithm)
+    devices = preset.devices if flags.devices is None else flags.devices
+    ahead = preset.ahead if flags.ahead is None else flags.ahead
+    if flags.lockstep and ahead == 0:
+        raise ConfigError("--lockstep with --ahead 0: a device that never waits keeps no step")
     return DemoPlan(
         env_id=flags.env,
-        devices=preset.devices if flags.devices is None else flags.devices,
+        devices=devices,
         seed=flags.seed,
         envs=preset.envs if flags.envs is None else flags.envs,
         chunk_steps=preset.chunk_steps if flags.chunk_steps is None else flags.chunk_steps,
-        ahead=preset.ahead if flags.ahead is None else flags.ahead,
+        ahead=ahead,
         mosquitto=flags.mosquitto,
         algorithm=algorithm,
         env_kwargs=dict(_pair("--env-set", text) for text in flags.env_sets),
-        learner=_learner_keys(flags),
-        pace_timeout_s=preset.pace_timeout_s,
+        learner=(_lockstep_keys(devices, ahead) if flags.lockstep else {}) | _learner_keys(flags),
+        pace_timeout_s=_WHILE_IT_LASTS_S if flags.lockstep else preset.pace_timeout_s,
+        repeatable=flags.lockstep,
     )
+
+
+def _lockstep_keys(devices: int, ahead: int) -> dict[str, Flag]:
+    keys = {"mode": "lockstep", "lockstep_devices": devices, "lockstep_chunks": ahead}
+    return {f"training.{key}": Flag("--lockstep", value) for key, value in keys.items()}
 
 
 def _learner_keys(flags: PlanFlags) -> dict[str, Flag]:
@@ -92,6 +107,8 @@ def _learner_keys(flags: PlanFlags) -> dict[str, Flag]:
         keys["training.max_lag"] = Flag("--max-lag", flags.max_lag)
     if flags.precision == "fp32":
         keys |= _fp32_only()
+    if flags.init is not None:
+        keys["init"] = Flag("--init", flags.init.absolute())
     for text in flags.sets:
         key, value = _pair("--set", text)
         keys[key] = Flag(f"--set {key}", value)

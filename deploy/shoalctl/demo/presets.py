@@ -92,8 +92,7 @@ _POSITIONS_APPO: Final = Preset(
 )
 _PIXELS_APPO: Final = Preset(
     {
-        "training": {"threads": 2},
-        "training.network": {"kind": "cnn", "hidden": [256]},
+        "training.network": {"kind": "cnn", "filters": 8, "hidden": [128]},
         "training.settings": {
             "entropy_coef": 0.005,
             "learning_rate": 1e-3,
@@ -125,10 +124,10 @@ _LANDER_APPO: Final = Preset(
 )
 
 
-def _lockstep(updates: int, settings: Mapping[str, object]) -> dict[str, dict[str, object]]:
+def _in_turns(updates: int, settings: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Tables of an off-policy algorithm that learns, then publishes, so many updates at a time."""
     return {
-        "training": {"publish_interval": updates, "catch_up_batches": 1},
+        "training": {"publish_interval": updates},
         "training.settings": {"gradient_steps": updates, **settings},
     }
 
@@ -137,19 +136,17 @@ def _lockstep(updates: int, settings: Mapping[str, object]) -> dict[str, dict[st
 # first policy. So a device waits after each chunk, and the learner publishes when it has learned
 # from what all devices brought: `updates` is what one chunk of each pays for.
 _CARTPOLE_DQN: Final = Preset(
-    _lockstep(
+    _in_turns(
         128,
         {
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
+            "learning_rate": 1e-3,
+            "final_learning_rate": 1e-4,
+            "anneal_updates": 40_000,
             "learning_starts": 1000,
-            "gamma": 0.99,
             "updates_per_transition": 0.5,
-            "epsilon_steps": 8000,
-            "epsilon_final": 0.04,
+            "epsilon_final": 0.02,
         },
-    )
-    | {"training.network": {"hidden": [256, 256]}},
+    ),
     devices=4,
     envs=2,
     chunk_steps=32,
@@ -157,7 +154,7 @@ _CARTPOLE_DQN: Final = Preset(
     pace_timeout_s=5.0,
 )
 _PENDULUM_SAC: Final = Preset(
-    _lockstep(
+    _in_turns(
         128,
         {
             "learning_rate": 1e-3,
@@ -167,8 +164,7 @@ _PENDULUM_SAC: Final = Preset(
             "learning_starts": 100,
             "updates_per_transition": 1.0,
         },
-    )
-    | {"training.network": {"hidden": [256, 256]}},
+    ),
     devices=4,
     envs=1,
     chunk_steps=32,
@@ -176,7 +172,7 @@ _PENDULUM_SAC: Final = Preset(
     pace_timeout_s=5.0,
 )
 _MOUNTAIN_CAR_SAC: Final = Preset(
-    _lockstep(
+    _in_turns(
         64,
         {
             "learning_rate": 3e-4,
@@ -200,7 +196,6 @@ _LANDER_SAC: Final = Preset(
     {
         "training": {
             "publish_interval": 256,
-            "catch_up_batches": 1,
             "replay_steps": 500_000,
         },
         "training.network": {"hidden": [256, 256]},

@@ -11,12 +11,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
 from shoalctl.broker import BrokerConfig, write_mosquitto_files
-from shoalctl.demo.presets import DEFAULT_ALGORITHM, algorithm_path, preset_of, training_tables
+from shoalctl.demo.presets import DEFAULT_ALGORITHM, preset_of, training_tables
 from shoalctl.demo.processes import Program
 from shoalctl.pki import FleetPki, Role
 
@@ -39,6 +38,8 @@ class DemoPlan:
         env_kwargs: Keyword arguments of the environment's constructor.
         learner: Keys of the learner's configuration, dotted, and what flags say of them.
         pace_timeout_s: How long an actor waits for the next version.
+        repeatable: Whether what actors do follows from the seed: their noise too, and no choice
+            by what is faster.
     """
 
     env_id: str
@@ -52,6 +53,7 @@ class DemoPlan:
     env_kwargs: Mapping[str, object] = field(default_factory=dict)
     learner: Mapping[str, Flag] = field(default_factory=dict)
     pace_timeout_s: float = 1.0
+    repeatable: bool = False
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -149,6 +151,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
                 "chunk_steps": plan.chunk_steps,
                 "max_chunks_per_policy": plan.ahead,
                 "pace_timeout_s": plan.pace_timeout_s,
+                **({"seed": plan.seed, "precision": "int8"} if plan.repeatable else {}),
             },
             "broker": {"host": HOST, "port": mqtt_port},
             # A few devices beside the learner: nobody is hurt when they ask for it often.
@@ -183,18 +186,25 @@ def check_learner(path: Path, plan: DemoPlan) -> None:
         plan: The flags.
 
     Raises:
-        ConfigError: A key is unknown, or a value of the wrong type or out of its range.
+        ConfigError: A key is unknown, a value of the wrong type or out of its range, the algorithm
+            does not go with the rest, or what training starts from cannot be used.
     """
     from cloud_learner.config import LearnerConfig
 
     config = load_config(LearnerConfig, path, environ={}, overrides=plan.learner)
+    training = config.training
     own = ":" in plan.algorithm or any(key.startswith(_SETTINGS) for key in plan.learner)
-    if not own:
+    if not own and config.init is None and training.mode == "async":
         return  # presets are tested: torch need not be loaded to look at them again
     from cloud_learner.algorithms.interface import load_algorithm
+    from cloud_learner.training.sources import check_mode
 
-    training: Any = config.training
-    load_algorithm(algorithm_path(plan.algorithm), training.settings)
+    choice = load_algorithm(training.algorithm, training.settings)
+    check_mode(training, choice)
+    if config.init is not None:
+        from cloud_learner.app import read_init
+
+        read_init(config, choice)
 
 
 def _mosquitto(config: Path) -> Program:

@@ -82,7 +82,7 @@ class RunLedger(_message.Message):
     def __init__(self, run_id: _Optional[bytes] = ..., produced: _Optional[int] = ..., spooled: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved")
+    __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SENT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,10 @@ class Telemetry(_message.Message):
     POLICY_REJECTIONS_FIELD_NUMBER: _ClassVar[int]
     LEARNER_ACK_AGE_S_FIELD_NUMBER: _ClassVar[int]
     CONTROL_HZ_ACHIEVED_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_PRECISION_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_REASON_FIELD_NUMBER: _ClassVar[int]
+    INT8_US_FIELD_NUMBER: _ClassVar[int]
+    FP32_US_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     run_id: bytes
     sent_unix_ms: int
@@ -125,7 +129,11 @@ class Telemetry(_message.Message):
     policy_rejections: int
     learner_ack_age_s: float
     control_hz_achieved: float
-    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., sent_unix_ms: _Optional[int] = ..., uptime_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ..., swaps: _Optional[int] = ..., swap_ms_p99: _Optional[float] = ..., deadline_misses: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., spool_bytes: _Optional[int] = ..., resent_chunks: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[RunLedger, _Mapping]]] = ..., policy_rejections: _Optional[int] = ..., learner_ack_age_s: _Optional[float] = ..., control_hz_achieved: _Optional[float] = ...) -> None: ...
+    active_precision: str
+    precision_reason: str
+    int8_us: float
+    fp32_us: float
+    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., sent_unix_ms: _Optional[int] = ..., uptime_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ..., swaps: _Optional[int] = ..., swap_ms_p99: _Optional[float] = ..., deadline_misses: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., spool_bytes: _Optional[int] = ..., resent_chunks: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[RunLedger, _Mapping]]] = ..., policy_rejections: _Optional[int] = ..., learner_ack_age_s: _Optional[float] = ..., control_hz_achieved: _Optional[float] = ..., active_precision: _Optional[str] = ..., precision_reason: _Optional[str] = ..., int8_us: _Optional[float] = ..., fp32_us: _Optional[float] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("device_id", "run_id", "event_seq", "sent_unix_ms", "severity", "name", "fields", "message")

@@ -5,7 +5,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PolicyManifest(_message.Message):
-    __slots__ = ("fleet", "version", "updates", "graph_digest", "graph_bytes", "tensors_digest", "tensors_bytes", "golden_digest", "spec_fingerprint", "precision", "created_unix_ms", "kl_quantization", "reason", "noise_correlation", "agreement", "priority_gamma")
+    __slots__ = ("fleet", "version", "updates", "graph_digest", "graph_bytes", "tensors_digest", "tensors_bytes", "golden_digest", "spec_fingerprint", "precision", "created_unix_ms", "kl_quantization", "reason", "noise_correlation", "agreement", "priority_gamma", "float_graph_digest")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class PolicyManifest(_message.Message):
     NOISE_CORRELATION_FIELD_NUMBER: _ClassVar[int]
     AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_GAMMA_FIELD_NUMBER: _ClassVar[int]
+    FLOAT_GRAPH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     version: int
     updates: int
@@ -38,7 +39,8 @@ class PolicyManifest(_message.Message):
     noise_correlation: float
     agreement: float
     priority_gamma: float
-    def __init__(self, fleet: _Optional[str] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., graph_bytes: _Optional[int] = ..., tensors_digest: _Optional[bytes] = ..., tensors_bytes: _Optional[int] = ..., golden_digest: _Optional[bytes] = ..., spec_fingerprint: _Optional[bytes] = ..., precision: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., kl_quantization: _Optional[float] = ..., reason: _Optional[str] = ..., noise_correlation: _Optional[float] = ..., agreement: _Optional[float] = ..., priority_gamma: _Optional[float] = ...) -> None: ...
+    float_graph_digest: bytes
+    def __init__(self, fleet: _Optional[str] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., graph_bytes: _Optional[int] = ..., tensors_digest: _Optional[bytes] = ..., tensors_bytes: _Optional[int] = ..., golden_digest: _Optional[bytes] = ..., spec_fingerprint: _Optional[bytes] = ..., precision: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., kl_quantization: _Optional[float] = ..., reason: _Optional[str] = ..., noise_correlation: _Optional[float] = ..., agreement: _Optional[float] = ..., priority_gamma: _Optional[float] = ..., float_graph_digest: _Optional[bytes] = ...) -> None: ...
 
 class PolicyBundle(_message.Message):
     __slots__ = ("manifest", "signature", "tensors", "golden")

@@ -1,0 +1,374 @@
+"""int8 as published or its float twin: the faster acts, and int8 whenever anything is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from networks import make_case, of_kind
+
+from cloud_learner.downlink.published import Circumstances, Published, sign_policy
+from cloud_learner.quantization.quantize import Quantizer
+from edge_agent.actor import Actor
+from edge_agent.events import Events
+from edge_agent.parity import alike
+from edge_agent.policy import Policy
+from edge_agent.policy_store import PolicyStore
+from edge_agent.precision import FASTER_BY, PrecisionChooser, Wanted, faster_of
+from shoal import float_twin
+from shoal.layout import ActionLayout
+from shoal.policy import policy_digest, sha256
+from shoal.spaces import Box, Dict, Discrete, unbounded
+
+CASE = make_case(unbounded((4,)), Discrete(2))
+SPEC = CASE.spec
+FLEET = "pond"
+RUN = bytes(range(16))
+
+
+class FakeClock:
+    """Makes the measurement of int8 and fp32 take as long as it is told."""
+
+    def __init__(self, int8_s: float, fp32_s: float) -> None:
+        self.asked = 0
+        self._now_s = 0.0
+        self._steps = {2: int8_s, 4: fp32_s}  # of the five readings in a turn, behind the first
+
+    def __call__(self) -> float:
+        self._now_s += self._steps.get((self.asked - 1) % 5, 0.0) if self.asked else 0.0
+        self.asked += 1
+        return self._now_s
+
+
+@dataclass
+class Learner:
+    """Publishes int8 versions with a float twin."""
+
+    quantizer: Quantizer = field(default_factory=lambda: Quantizer(CASE.policy, kl_max=np.inf))
+    key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+    asked: list[bytes] = field(default_factory=list)
+    float_graph: bytes | None = None
+
+    @property
+    def graphs(self) -> dict[bytes, bytes]:
+        """By digest."""
+        graphs = (self.quantizer.graphs["int8"], self.float_graph)
+        return {sha256(graph): graph for graph in graphs if graph is not None}
+
+    def publish(self, version: int, *, twin: bool = True, spoil: bool = False) -> Published:
+        """A signed version; `spoil`: its graph for the twin is one that cannot be loaded."""
+        quantized = self.quantizer.quantize(CASE.policy, CASE.sample)
+        self.float_graph = self.quantizer.graphs["fp32"] if twin else None
+        if spoil:
+            self.float_graph = b"no graph"
+        circumstances = Circumstances(
+            fleet=FLEET,
+            version=version,
+            updates=version,
+            spec_fingerprint=SPEC.fingerprint,
+            created_unix_ms=0,
+            reason="publish",
+        )
+        graph = self.quantizer.graphs["int8"]
+        return sign_policy(quantized, graph, circumstances, self.key, float_graph=self.float_graph)
+
+    def fetch(self, digest: bytes) -> bytes:
+        self.asked.append(digest)
+        return self.graphs[digest]
+
+
+class Device:
+    """A policy store on a directory of its own, started again and again."""
+
+    def __init__(self, directory: Path, learner: Learner) -> None:
+        self.events = Events("pi-1", RUN, clock=lambda: 0.0)
+        self._directory = directory
+        self._learner = learner
+        self._stack = ExitStack()
+
+    def start(self, wanted: Wanted, clock: Callable[[], float] | None = None) -> PolicyStore:
+        self._stack.close()
+        timed = {} if clock is None else {"clock": clock}
+        self.chooser = PrecisionChooser(wanted, spec=SPEC, envs=2, events=self.events, **timed)
+        return self._stack.enter_context(
+            PolicyStore(
+                self._directory,
+                fleet=FLEET,
+                public_key=self._learner.key.public_key().public_bytes_raw(),
+                spec=SPEC,
+                chooser=self.chooser,
+            )
+        )
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    def said(self) -> list[tuple[str, str]]:
+        return [(event.name, event.message) for event in self.events.take()]
+
+
+@pytest.fixture
+def learner() -> Learner:
+    return Learner()
+
+
+@pytest.fixture
+def device(tmp_path: Path, learner: Learner) -> Iterator[Device]:
+    made = Device(tmp_path / "policies", learner)
+    yield made
+    made.stop()
+
+
+FP32_FASTER = (10e-6, 5e-6)
+INT8_FASTER = (5e-6, 10e-6)
+
+
+def precision_of(store: PolicyStore) -> str:
+    return "" if store.current is None else store.current.precision
+
+
+def test_without_being_asked_a_device_acts_with_what_was_published(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("int8")
+    published = learner.publish(1)
+    policy = store.offer(published.bundle, learner.fetch)
+    assert (policy.precision, policy.digest) == ("int8", published.manifest.digest)
+    assert learner.asked == [published.manifest.graph_digest]
+    assert (device.chooser.choice.precision, device.chooser.choice.reason) == (
+        "int8",
+        "as published",
+    )
+
+
+def test_auto_acts_with_the_faster_and_says_what_it_measured(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("auto", FakeClock(*FP32_FASTER))
+    published = learner.publish(1)
+    policy = store.offer(published.bundle, learner.fetch)
+    assert store.current is policy
+    assert policy.precision == "fp32"
+    choice = device.chooser.choice
+    assert choice.precision == "fp32"
+    assert choice.fp32_us == pytest.approx(choice.int8_us / 2)
+    (event,) = device.said()
+    assert event[0] == "precision_chosen"
+    assert "fp32 acts" in event[1]
+
+
+def test_auto_keeps_int8_where_it_is_faster(device: Device, learner: Learner) -> None:
+    store = device.start("auto", FakeClock(*INT8_FASTER))
+    store.offer(learner.publish(1).bundle, learner.fetch)
+    assert precision_of(store) == "int8"
+    assert device.chooser.choice.int8_us > 0
+    asked = len(learner.asked)
+    store.offer(learner.publish(2).bundle, learner.fetch)
+    assert (precision_of(store), len(learner.asked)) == ("int8", asked)
+
+
+def test_a_little_faster_is_not_enough() -> None:
+    assert faster_of(10.0, 10.0 * FASTER_BY + 0.01, envs=1).precision == "int8"
+    assert faster_of(10.0, 10.0 * FASTER_BY - 0.01, envs=1).precision == "fp32"
+
+
+def test_it_is_measured_once_for_an_architecture_however_the_next_version_would_time(
+    device: Device, learner: Learner
+) -> None:
+    clock = FakeClock(*FP32_FASTER)
+    store = device.start("auto", clock)
+    store.offer(learner.publish(1).bundle, learner.fetch)
+    readings = clock.asked
+    clock._steps = {2: 1e-6, 4: 9e-6}
+    for version in range(2, 6):
+        store.offer(learner.publish(version).bundle, learner.fetch)
+        assert precision_of(store) == "fp32"
+    assert clock.asked == readings
+    assert len(device.said()) == 1
+
+
+def test_the_twin_of_a_known_architecture_acts_without_int8_in_between(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("fp32")
+    became: list[str] = []
+    become = store._become
+
+    def noted(policy: Policy | None) -> None:
+        became.append("" if policy is None else policy.precision)
+        become(policy)
+
+    store._become = noted  # type: ignore[method-assign]
+    store.offer(learner.publish(1).bundle, learner.fetch)
+    assert became == ["int8", "fp32"]  # acting does not wait for a graph to be fetched
+    store.offer(learner.publish(2).bundle, learner.fetch)
+    assert became == ["int8", "fp32", "fp32"]
+
+
+def test_a_chunk_names_the_digest_of_what_really_acted(
+    device: Device, learner: Learner, make_copy: type[Any], make_environments: Callable[..., Any]
+) -> None:
+    published = learner.publish(1)
+    manifest = published.manifest
+    with make_environments(make_copy(), make_copy()) as environments:
+        for wanted, digest in (
+            ("int8", manifest.digest),
+            ("fp32", policy_digest(manifest.float_graph_digest, manifest.tensors_digest)),
+        ):
+            store = device.start(wanted)  # type: ignore[arg-type]
+            assert store.lacks_twin == (wanted == "fp32")
+            policy = store.offer(published.bundle, learner.fetch)
+            chunk = Actor(environments, run_id=RUN, chunk_steps=4).rollout(policy)
+            assert (chunk.policy_version, chunk.policy_digest) == (1, digest)
+    assert manifest.twin_digest == digest != manifest.digest
+
+
+def test_the_twin_acts_again_after_a_restart_without_the_network(
+    device: Device, learner: Learner
+) -> None:
+    modes: tuple[Wanted, ...] = ("fp32", "auto")
+    for wanted in modes:
+        store = device.start("fp32")
+        store.offer(learner.publish(1).bundle, learner.fetch)
+        store = device.start(wanted, FakeClock(*FP32_FASTER))
+        assert precision_of(store) == "fp32"
+    assert len(learner.asked) == 2
+
+
+def test_a_graph_that_cannot_be_fetched_leaves_int8_acting_and_is_tried_again(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("fp32")
+    published = learner.publish(1)
+
+    def fetch(digest: bytes) -> bytes:
+        if digest == published.manifest.float_graph_digest:
+            raise ConnectionError("the server went away")
+        return learner.fetch(digest)
+
+    assert store.offer(published.bundle, fetch).precision == "int8"
+    assert precision_of(store) == "int8"
+    assert device.said() == [("float_twin_unusable", "policy 1 acts in int8: the server went away")]
+    assert device.chooser.choice.reason == "the server went away"
+    assert store.offer(learner.publish(2).bundle, learner.fetch).precision == "fp32"
+
+
+def test_a_twin_that_decides_otherwise_does_not_act(
+    device: Device, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned(*given: Any) -> Any:  # noqa: ANN401
+        made = right(*given)
+        last = max(name for name in made if name.startswith("weight."))
+        return made | {last: -made[last]}
+
+    right = float_twin.float_tensors
+    monkeypatch.setattr("edge_agent.policy.float_tensors", turned)
+    store = device.start("auto", FakeClock(*FP32_FASTER))
+    policy = store.offer(learner.publish(1).bundle, learner.fetch)
+    assert (policy.precision, precision_of(store)) == ("int8", "int8")
+    ((name, message),) = device.said()
+    assert name == "float_twin_unusable"
+    assert "golden rows" in message
+    store.offer(learner.publish(2).bundle, learner.fetch)
+    assert device.said() == []  # told once
+    monkeypatch.setattr("edge_agent.policy.float_tensors", right)
+    assert store.offer(learner.publish(3).bundle, learner.fetch).precision == "fp32"
+
+
+def test_a_twin_whose_log_probabilities_are_off_does_not_act(
+    device: Device, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sharpened(*given: Any) -> Any:  # noqa: ANN401
+        made = right(*given)
+        last = max(made)[-1]  # weight.2
+        return made | {f"{kind}.{last}": 10 * made[f"{kind}.{last}"] for kind in ("weight", "bias")}
+
+    right = float_twin.float_tensors
+    monkeypatch.setattr("edge_agent.policy.float_tensors", sharpened)
+    store = device.start("fp32")
+    store.offer(learner.publish(1).bundle, learner.fetch)
+    assert precision_of(store) == "int8"
+    assert "log-probabilities" in device.said()[0][1]
+
+
+def test_a_graph_that_cannot_be_loaded_leaves_int8_acting(device: Device, learner: Learner) -> None:
+    store = device.start("fp32")
+    store.offer(learner.publish(1, spoil=True).bundle, learner.fetch)
+    assert precision_of(store) == "int8"
+    assert device.said()[0][0] == "float_twin_unusable"
+
+
+def test_a_version_without_a_twin_acts_as_it_is_and_the_device_says_so(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("auto")
+    store.offer(learner.publish(1, twin=False).bundle, learner.fetch)
+    assert precision_of(store) == "int8"
+    assert "without a float twin" in device.said()[0][1]
+
+
+def test_a_twin_that_fails_while_acting_hands_over_to_its_own_int8_form(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("fp32")
+    twin = store.offer(learner.publish(1).bundle, learner.fetch)
+    instead = store.condemn(twin, "non_finite")
+    assert instead is not None
+    assert (instead.version, instead.precision) == (1, "int8")
+    assert store.rejections["non_finite"] == 1
+    store.offer(learner.publish(2).bundle, learner.fetch)
+    assert precision_of(store) == "int8"
+    assert device.chooser.choice.reason == "the float twin failed while acting"
+
+
+def test_the_graphs_of_twins_are_kept_as_long_as_their_versions(
+    device: Device, learner: Learner, tmp_path: Path
+) -> None:
+    store = device.start("fp32")
+    for version in range(1, 5):
+        store.offer(learner.publish(version).bundle, learner.fetch)
+    names = {path.stem for path in tmp_path.rglob("*.onnx")}
+    assert names == {digest.hex() for digest in learner.graphs}
+
+
+def test_a_policy_with_memory_has_a_twin_that_remembers(tmp_path: Path) -> None:
+    case = make_case(unbounded((4,)), Discrete(2), of_kind("lstm"))
+    quantizer = Quantizer(case.policy, kl_max=np.inf)
+    learner, graph = Learner(quantizer), quantizer.graphs["int8"]
+    learner.float_graph = quantizer.graphs["fp32"]
+    circumstances = Circumstances(FLEET, 1, 1, case.spec.fingerprint, 0, "publish")
+    published = sign_policy(
+        quantizer.quantize(case.policy, case.sample),
+        graph,
+        circumstances,
+        learner.key,
+        float_graph=learner.float_graph,
+    )
+    chooser = PrecisionChooser("fp32", spec=case.spec)
+    with PolicyStore(
+        tmp_path,
+        fleet=FLEET,
+        public_key=learner.key.public_key().public_bytes_raw(),
+        spec=case.spec,
+        chooser=chooser,
+    ) as store:
+        policy = store.offer(published.bundle, learner.fetch)
+    assert (policy.precision, policy.memory) == ("fp32", 16)
+
+
+def test_actions_are_alike_when_whole_numbers_are_equal_and_others_near() -> None:
+    box = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
+    layout = ActionLayout.of(Dict((("arm", box), ("grip", Discrete(3)))))
+    ours = np.array([[0.5, 0.5, 2], [0.5, 0.5, 2], [0.5, 0.5, 2]], np.float32)
+    theirs = np.array([[0.51, 0.49, 2], [0.5, 0.5, 1], [0.5, 0.6, 2]], np.float32)
+    assert alike(layout, ours, theirs).tolist() == [True, False, False]
+    wide = ActionLayout.of(unbounded((1,)))
+    many = np.linspace(-1000, 1000, 9, dtype=np.float32)[:, None]
+    assert alike(wide, many, many + 10).all()
+    assert not alike(wide, many, many + 100).any()
