@@ -34,7 +34,7 @@ from cloud_learner.training.lockstep_watch import watch_lockstep
 from cloud_learner.training.metrics import Metrics
 from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
-from cloud_learner.training.sources import lag_bound, make_source
+from cloud_learner.training.sources import kl_bound, lag_bound, make_source
 from cloud_learner.training.stats import Progress, TrainingStats
 from cloud_learner.training.trainer import Past, Trainer, TrainerParts
 from cloud_learner.training.transition_replay import TransitionReplay
@@ -282,7 +282,7 @@ def build_brain(
     training = config.training
     setup = Setup(spec, training.network, config.seed)
     learner = Learner(choice.build(setup), name=choice.path)
-    quantizer = Quantizer(learner.policy, kl_max=training.kl_quantization_max)
+    quantizer = Quantizer(learner.policy, kl_max=kl_bound(training, choice.data))
     brain = Brain(spec, learner, quantizer)
     if init is not None:
         init.put_into(brain)

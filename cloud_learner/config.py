@@ -178,10 +178,12 @@ class TrainingConfig:
     updates. Left out, ``max_lag`` is 128 for rollouts and unbounded for transitions, -1 is
     unbounded; ``replay_steps`` is 65,536 and 1,000,000. ``publish_interval = 0`` publishes after
     every batch of rollouts, and every 100 updates from transitions. A learner that is about to wait
-    for data publishes what it has, and while it only stores transitions a version for every
-    ``publish_interval`` of them, so that devices which pace themselves by versions never stall.
-    While two batches of rollouts or more wait, up to ``catch_up_batches`` are trained between
-    publications.
+    for data publishes what it has, and while it only stores transitions a version for whatever
+    came, so that devices which pace themselves by versions never stall. While two batches of
+    rollouts or more wait, up to ``catch_up_batches`` are trained between publications.
+    ``kl_quantization_max`` nats are what int8 may cost, or the next precision is published: left
+    out, 0.01 for rollouts, whose importance weights feel it, and 0.1 for transitions, whose
+    algorithms have none.
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names.
@@ -199,7 +201,7 @@ class TrainingConfig:
     lockstep_devices: int = 1
     lockstep_chunks: int = 1
     threads: int = 1
-    kl_quantization_max: float = 0.01
+    kl_quantization_max: float | None = None
 
     def __post_init__(self) -> None:
         require(self.batch_steps >= 1, "batch_steps", self.batch_steps, "1 or more")
@@ -222,7 +224,7 @@ class TrainingConfig:
             require(count >= 1, key, count, "1 or more")
         require(":" in self.algorithm, "algorithm", self.algorithm, "a path module:Class")
         require(
-            self.kl_quantization_max > 0.0,
+            self.kl_quantization_max is None or self.kl_quantization_max > 0.0,
             "kl_quantization_max",
             self.kl_quantization_max,
             "more than 0 nats",

@@ -33,7 +33,7 @@ from cloud_learner.training.experience import Admitted
 from cloud_learner.training.learner import Learner
 from cloud_learner.training.publisher import sample_from
 from cloud_learner.training.source import Moment, Source, Stepped
-from cloud_learner.training.sources import lag_bound, make_source
+from cloud_learner.training.sources import kl_bound, lag_bound, make_source
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import ACTION, LOG_PROB, NEXT_STATE, NOISE, OBSERVATION, STATE
@@ -183,7 +183,7 @@ class InMemory:
         ]
         setup = Setup(self.spec, training.network, seed)
         self.learner = Learner(self.choice.build(setup), name=self.choice.path)
-        self.quantizer = Quantizer(self.learner.policy, kl_max=training.kl_quantization_max)
+        self.quantizer = Quantizer(self.learner.policy, kl_max=kl_bound(training, self.choice.data))
         self.source: Source = make_source(
             config, self.choice, version=lambda: self.version, cursor=None
         )

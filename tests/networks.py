@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from onnxruntime import InferenceSession
 from torch import Tensor, nn
 
 from cloud_learner.config import NetworkConfig
@@ -134,7 +135,10 @@ class Case:
         """Every output of a graph, with its tensors, or those of ranges as they are held."""
         if tensors is None:
             tensors = make_tensors(self.policy, precision, quantizer._ranges)
-        session = open_session(quantizer.graphs[precision], tensors)
+        return self.run_in(open_session(quantizer.graphs[precision], tensors), greedy=greedy)
+
+    def run_in(self, session: InferenceSession, *, greedy: bool = False) -> dict[str, Array]:
+        """Every output of a session."""
         names = [output.name for output in session.get_outputs()]
         noise = np.zeros_like(self.noise) if greedy else self.noise
         given = feeds(self.policy.observation, self.sample.observations, noise, self.sample.states)

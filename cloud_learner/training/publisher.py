@@ -98,12 +98,13 @@ class Publisher:
     def due_before_waiting(self, updates: int) -> bool:
         """Whether a version is due since the learner is about to wait for data.
 
-        What devices wait for before they act again must not wait for what they would do then.
+        What devices wait for before they act again must not wait for what they would do then. So
+        whatever came is answered with a version, be it of the same weights: a device that skipped
+        a version would otherwise keep all others waiting.
         """
         if self._training.mode == "lockstep":
             return self._steps > 0
-        interval = max(1, self._training.publish_interval)
-        return updates > self._updates or self._stored >= interval
+        return updates > self._updates or self._stored > 0
 
     async def begin(self, brain: Brain, sample: Sample, *, reason: str) -> Published:
         """Makes the first version; the caller offers it.

@@ -14,6 +14,8 @@ from cloud_learner.training.transition_replay import Sampling, TransitionReplay
 from shoal.errors import ConfigError
 
 ROLLOUT_LAG = 128
+ROLLOUT_KL = 0.01
+TRANSITIONS_KL = 0.1
 ROLLOUT_STEPS = 65_536
 TRANSITION_STEPS = 1_000_000
 
@@ -67,3 +69,10 @@ def lag_bound(training: TrainingConfig, data: DataKind) -> int:
     if training.max_lag is None:
         return ROLLOUT_LAG if data == "rollouts" else UNBOUNDED
     return UNBOUNDED if training.max_lag == UNBOUNDED_LAG else training.max_lag
+
+
+def kl_bound(training: TrainingConfig, data: DataKind) -> float:
+    """Nats that the quantization of a policy may cost."""
+    if training.kl_quantization_max is None:
+        return ROLLOUT_KL if data == "rollouts" else TRANSITIONS_KL
+    return training.kl_quantization_max

@@ -6,6 +6,7 @@ ranges, and where it is missing those forms are not available.
 """
 
 import base64
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def forms_of(sources: Sequence[Source], spec: EnvSpec) -> Forms:
         if source.tensors is not None:
             forms.values = EXPLORES in source.tensors
     if STATIC not in forms.policies:
-        forms.missing[STATIC] = "an fp32 file has no ranges: give the int8 file, or --state"
+        forms.missing[STATIC] = "fp32 has no ranges of int8: give what was published in int8"
     float_model = _fp32(sources, forms)
     if FP32 not in forms.policies:
         forms.missing.setdefault(FP32, "it was published without a float twin: give its fp32 file")
@@ -188,7 +189,7 @@ def _fp32(sources: Sequence[Source], forms: Forms) -> bytes | None:
     if source.float_graph is None:
         return None
     if source.tensors is None:
-        forms.missing[FP32] = f"reading the weights of a file {NO_ONNX}: give --state"
+        forms.missing[FP32] = f"reading weights {NO_ONNX}: give --state, or its fp32 file too"
         return None
     int8 = forms.policies[STATIC]
     try:
@@ -243,5 +244,9 @@ def _dynamic(model: bytes) -> bytes:
     with tempfile.TemporaryDirectory() as name:
         before, after = Path(name) / "fp32.onnx", Path(name) / "int8.onnx"
         before.write_bytes(model)
-        quantize_dynamic(before, after, weight_type=QuantType.QInt8, reduce_range=True)
+        logging.disable(logging.WARNING)  # it recommends a step that changes nothing here
+        try:
+            quantize_dynamic(before, after, weight_type=QuantType.QInt8, reduce_range=True)
+        finally:
+            logging.disable(logging.NOTSET)
         return after.read_bytes()

@@ -137,6 +137,23 @@ def test_a_learner_that_was_killed_ends_with_the_weights_of_one_that_was_not(
 
 
 @on_loop
+async def test_an_int8_version_has_a_float_twin_that_chunks_may_come_from_after_a_restart_too(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path, checkpoint_interval_s=1e9)
+    digests = set()
+    for _ in range(2):
+        async with learning(config) as core:
+            log, known = core.parts.policy_log, core.parts.versions.find(1)
+            manifest = next(i.manifest for i in log.list() if i.manifest.version == 1)
+            assert manifest.precision == "int8"
+            assert log.graph(manifest.float_graph_digest) is not None
+            assert known is not None
+            digests.add(known.twin_digest)
+    assert digests == {manifest.twin_digest}
+
+
+@on_loop
 async def test_versions_and_updates_never_go_back_after_a_kill(tmp_path: Path) -> None:
     config = config_in(tmp_path, checkpoint_interval_s=1e9)
     async with learning(config, kill=True) as core:
@@ -233,7 +250,9 @@ async def test_a_version_that_the_disk_refused_comes_once_there_is_room_without_
         versions = tmp_path / "policies" / "versions"
         versions.rename(tmp_path / "away")
         take_in(core, range(2))
-        await until(lambda: core.parts.fleet.learner_state == "cannot_publish")
+        # After the batch, before it waits for the next one, and while it waits.
+        await until(lambda: core.parts.counters["publish_failures"] >= 3)
+        assert core.parts.fleet.learner_state == "cannot_publish"
         (tmp_path / "away").rename(versions)
         await until_newer(core, first)
         await until(lambda: core.parts.fleet.learner_state == "training")

@@ -53,7 +53,7 @@ BODIES = {
 KINDS = ["good", "good", "good", *BODIES]
 START, MAX_LAG = 30, 40
 # Where there is one: no machine loses its power here, and each commit would wait for a disk.
-RAM_DISK = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
+RAM_DISK = Path("/dev/shm")
 
 
 @dataclass

@@ -68,17 +68,10 @@ def test_before_it_waits_for_data_it_publishes_whatever_it_has() -> None:
     assert publishing.due_before_waiting(1)
 
 
-def test_while_it_only_stores_a_version_comes_for_every_interval_of_transitions() -> None:
-    publishing = publisher("transitions", publish_interval=20)
-    due = []
-    for _ in range(3):
-        publishing.note_step(FRESH)
-        due.append(publishing.due_before_waiting(0))
-    assert due == [False, False, True]
-
-
-def test_by_default_no_stored_chunk_leaves_devices_waiting() -> None:
-    publishing = publisher("transitions")
+@pytest.mark.parametrize("interval", [0, 20, 1_000_000])
+def test_while_it_only_stores_no_chunk_leaves_devices_waiting(interval: int) -> None:
+    publishing = publisher("transitions", publish_interval=interval)
+    assert not publishing.due_before_waiting(0)
     publishing.note_step(FRESH)
     assert publishing.due_before_waiting(0)
 

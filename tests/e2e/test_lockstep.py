@@ -6,7 +6,7 @@ import pytest
 from demo_process import demo
 
 FLEET = ("--devices", "2", "--envs", "4", "--chunk-steps", "16", "--ahead", "1")
-END = ("--stop-after-steps", "2000", "--timeout-s", "100")
+END = ("--stop-after-steps", "1500", "--timeout-s", "100")
 
 
 def digests_of(seed: int) -> dict[str, str]:
@@ -18,7 +18,7 @@ def digests_of(seed: int) -> dict[str, str]:
     assert audit["balanced"] is True
     assert (audit["expired"], audit["rejected"]) == (0, 0)
     assert envelope["lag"]["max"] == 0
-    assert len(envelope["policy_digests"]) > 10
+    assert len(envelope["policy_digests"]) > 8
     found: dict[str, str] = envelope["policy_digests"]
     return found
 
@@ -27,7 +27,7 @@ def digests_of(seed: int) -> dict[str, str]:
 def test_two_runs_with_one_seed_give_the_same_policies_and_another_seed_gives_others() -> None:
     first, second, other = digests_of(5), digests_of(5), digests_of(6)
     common = first.keys() & second.keys()
-    assert len(common) > 10
+    assert len(common) > 8
     assert {v: first[v] for v in common} == {v: second[v] for v in common}
     assert len(set(first.values())) == len(first)
     assert not set(first.values()) & set(other.values())

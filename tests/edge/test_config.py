@@ -50,6 +50,7 @@ def test_variables_win_over_the_file(tmp_path: Path) -> None:
         ("[actor]\ncontrol_hz = -1", r"actor\.control_hz is -1"),
         ('[actor]\nbefore_policy = "guess"', r"actor\.before_policy"),
         ("[actor]\nsafe_action = [inf]", r"actor\.safe_action"),
+        ('[actor]\nprecision = "int4"', r"actor\.precision"),
         ("[spool]\nmax_bytes = 10", r"spool\.max_bytes is 10"),
     ],
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.precision import Choice
 from edge_agent.spool_file import RunLedger
 from edge_agent.status import (
     MAX_RUNS,
@@ -47,6 +48,7 @@ VITALS = Vitals(
     resent_chunks=10,
     learner_ack_age_s=-1.0,
     ledger=(RunLedger(RUN, 5, Ranges.of([3, 4]), Ranges.of([1])),),
+    choice=Choice("fp32", "measured", 20.5, 12.5),
 )
 
 
@@ -65,6 +67,8 @@ def test_a_report_says_all_that_was_measured() -> None:
     assert report.swap_ms_p99 == 3.0
     assert report.learner_ack_age_s == -1.0
     assert (report.active_version, report.active_digest) == (7, b"d" * 32)
+    assert (report.active_precision, report.precision_reason) == ("fp32", "measured")
+    assert (report.int8_us, report.fp32_us) == (20.5, 12.5)
     assert report.ledger[0].produced == 5
     assert Ranges.from_pb(report.ledger[0].spooled) == Ranges.of([3, 4])
     assert Ranges.from_pb(report.ledger[0].dropped) == Ranges.of([1])

@@ -124,10 +124,16 @@ _LANDER_APPO: Final = Preset(
 )
 
 
-def _in_turns(updates: int, settings: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """Tables of an off-policy algorithm that learns, then publishes, so many updates at a time."""
+def _in_turns(
+    devices: int, updates: int, settings: Mapping[str, object]
+) -> dict[str, dict[str, object]]:
+    """Tables of an off-policy algorithm.
+
+    It learns from each chunk with so many updates, and publishes when it has learned from as many
+    chunks as there are devices, or has no more.
+    """
     return {
-        "training": {"publish_interval": updates},
+        "training": {"publish_interval": devices * updates},
         "training.settings": {"gradient_steps": updates, **settings},
     }
 
@@ -137,7 +143,8 @@ def _in_turns(updates: int, settings: Mapping[str, object]) -> dict[str, dict[st
 # from what all devices brought: `updates` is what one chunk of each pays for.
 _CARTPOLE_DQN: Final = Preset(
     _in_turns(
-        128,
+        4,
+        32,
         {
             "learning_rate": 1e-3,
             "final_learning_rate": 1e-4,
@@ -155,7 +162,8 @@ _CARTPOLE_DQN: Final = Preset(
 )
 _PENDULUM_SAC: Final = Preset(
     _in_turns(
-        128,
+        4,
+        32,
         {
             "learning_rate": 1e-3,
             "batch_size": 256,
@@ -173,7 +181,8 @@ _PENDULUM_SAC: Final = Preset(
 )
 _MOUNTAIN_CAR_SAC: Final = Preset(
     _in_turns(
-        64,
+        4,
+        16,
         {
             "learning_rate": 3e-4,
             "batch_size": 512,
@@ -200,7 +209,7 @@ _LANDER_SAC: Final = Preset(
         },
         "training.network": {"hidden": [256, 256]},
         "training.settings": {
-            "gradient_steps": 256,
+            "gradient_steps": 64,
             "learning_rate": 7.3e-4,
             "batch_size": 256,
             "tau": 0.01,
