@@ -268,8 +268,16 @@ class PolicyLog:
         Raises:
             PolicyLogError: The disk cannot be read.
         """
-        found = (self.get(info.manifest.version) for info in self.list())
-        return next((published for published in found if published is not None), None)
+        seen: list[int] = []
+        while True:
+            versions = [info.manifest.version for info in self.list()]
+            if versions == seen:  # every one is damaged
+                return None
+            seen = versions  # if all are gone by the time they are read, there are newer ones
+            for version in versions:
+                published = self.get(version)
+                if published is not None:
+                    return published
 
     def get(self, version: int) -> Published | None:
         """One version, read from disk and proven; None when it is not kept or is damaged.

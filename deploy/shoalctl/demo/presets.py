@@ -82,13 +82,14 @@ _POSITIONS_APPO: Final = Preset(
         "training.settings": {
             "entropy_coef": 0.0,
             "value_loss": "mse",
-            "learning_rate": 3e-3,
-            "final_learning_rate": 3e-4,
-            "anneal_updates": 1500,
+            "learning_rate": 2e-3,
+            "final_learning_rate": 2e-4,
+            "anneal_updates": 3000,
             "epochs": 3,
-            "minibatches": 4,
+            "minibatches": 8,
         },
     },
+    pace_timeout_s=10.0,
 )
 _PIXELS_APPO: Final = Preset(
     {
@@ -121,6 +122,7 @@ _LANDER_APPO: Final = Preset(
     },
     chunk_steps=64,
     ahead=2,
+    pace_timeout_s=10.0,
 )
 
 
