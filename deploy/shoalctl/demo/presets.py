@@ -155,7 +155,9 @@ _CARTPOLE_DQN: Final = Preset(
             "updates_per_transition": 0.5,
             "epsilon_final": 0.02,
         },
-    ),
+    )
+    # Where actions are worth nearly the same, rounding decides: so it is trained in.
+    | {"training.network": {"quantization_aware": True}},
     devices=4,
     envs=2,
     chunk_steps=32,
