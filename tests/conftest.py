@@ -1,8 +1,9 @@
-"""What all tests share: how hypothesis runs."""
+"""What all tests share: how hypothesis runs, and what Ctrl-C means to the programs under test."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +13,7 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# A shell starts what runs in its background deaf to SIGINT, and every child inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
