@@ -22,42 +22,38 @@ from cloud_learner.algorithms.arrays import parts_of
 from cloud_learner.algorithms.interface import Behaviour, DataKind, Setup, State
 from cloud_learner.algorithms.optimiser import (
     Optimiser,
-    OptimiserSettings,
     annealed,
     flatten,
     load_weights,
     weights_of,
 )
 from cloud_learner.algorithms.rewards import RewardScale
+from cloud_learner.algorithms.transition_settings import TransitionSettings
 from cloud_learner.config import require
 from cloud_learner.models.policy import Policy, build_policy
 from cloud_learner.training.experience import Fresh, Transitions
-from cloud_learner.training.transition_replay import Sampling
 from shoal.errors import ConfigError
 from shoal.spaces import Discrete
 
 
 @dataclass(frozen=True, slots=True)
-class DqnSettings(OptimiserSettings):
+class DqnSettings(TransitionSettings):
     """Hyper-parameters of DQN; `tau = 1` with a long `target_interval` is the target as published.
+
+    Rewards are normalized here: without it the Huber loss takes large values for outliers, and
+    hardly learns where they end.
 
     Attributes:
         double: Whether the network in training chooses the next action and the target values it.
         dueling: Whether the network has a stream for the state's value and one for advantages.
         target_interval: Updates between moves of the target towards the network.
-        tau: How far it then moves: 1 makes it a copy.
         epsilon_start: How often it explores at first.
         epsilon_final: How often after `epsilon_steps`.
         epsilon_steps: Environment steps over which that moves, linearly.
-        reward_scale: Rewards are multiplied by this, by the learner alone.
-        normalize_rewards: Divides them by the running deviation of their discounted sum. Without
-            it the Huber loss takes large values for outliers, and hardly learns where they end.
     """
 
     learning_rate: float = 1e-3
     max_grad_norm: float = 10.0
-    adam_eps: float = 1e-8
-    gamma: float = 0.99
     double: bool = True
     dueling: bool = True
     target_interval: int = 1
@@ -65,26 +61,18 @@ class DqnSettings(OptimiserSettings):
     epsilon_start: float = 1.0
     epsilon_final: float = 0.05
     epsilon_steps: int = 10_000
-    reward_scale: float = 1.0
     normalize_rewards: bool = True
     batch_size: int = 64
     gradient_steps: int = 8
-    learning_starts: int = 1000
     updates_per_transition: float = 0.5
     n_step: int = 3
-    priority_alpha: float = 0.0
-    priority_beta: float = 0.4
-    priority_anneal_updates: int = 100_000
 
     def __post_init__(self) -> None:
-        OptimiserSettings.__post_init__(self)
-        Sampling.of(self)
+        TransitionSettings.__post_init__(self)
         for key in ("epsilon_start", "epsilon_final"):
             require(0.0 <= getattr(self, key) <= 1.0, key, getattr(self, key), "0 to 1")
         require(self.target_interval >= 1, "target_interval", self.target_interval, "1 or more")
-        require(0.0 < self.tau <= 1.0, "tau", self.tau, "more than 0, at most 1")
         require(self.epsilon_steps >= 0, "epsilon_steps", self.epsilon_steps, "0 or more")
-        require(self.reward_scale > 0.0, "reward_scale", self.reward_scale, "more than 0")
 
 
 class DQN:

@@ -21,63 +21,43 @@ from cloud_learner.algorithms.arrays import parts_of
 from cloud_learner.algorithms.interface import Behaviour, DataKind, Setup, State
 from cloud_learner.algorithms.optimiser import (
     Optimiser,
-    OptimiserSettings,
     flatten,
     load_weights,
     weights_of,
 )
 from cloud_learner.algorithms.rewards import RewardScale
+from cloud_learner.algorithms.transition_settings import TransitionSettings
 from cloud_learner.config import require
 from cloud_learner.models.exploring import Sampled, SquashedGaussian
 from cloud_learner.models.policy import build_policy
 from cloud_learner.models.q_function import build_q_function
 from cloud_learner.training.experience import Fresh, Transitions
-from cloud_learner.training.transition_replay import Sampling
 from shoal.errors import ConfigError
 from shoal.layout import ActionLayout
 
 
 @dataclass(frozen=True, slots=True)
-class SacSettings(OptimiserSettings):
+class SacSettings(TransitionSettings):
     """Hyper-parameters of SAC; the schedule of the learning rate is the actor's and the critics'.
 
     Attributes:
-        tau: How far the target critics move to the critics at each update.
         temperature: What an action's entropy is worth at first, in units of reward.
         tune_temperature: Whether it then follows the entropy.
         target_entropy: Where to, in nats, of actions measured from -1 to 1; None: minus their
             number.
         noise_correlation: Of one step's exploration noise with the next step's, 0 to 1.
-        reward_scale: Rewards are multiplied by this, by the learner alone.
-        normalize_rewards: Divides them by the running deviation of their discounted sum.
     """
 
     learning_rate: float = 3e-4
     max_grad_norm: float = math.inf
-    adam_eps: float = 1e-8
-    gamma: float = 0.99
-    tau: float = 0.005
     temperature: float = 1.0
     tune_temperature: bool = True
     target_entropy: float | None = None
     noise_correlation: float = 0.0
-    reward_scale: float = 1.0
-    normalize_rewards: bool = False
-    batch_size: int = 256
-    gradient_steps: int = 1
-    learning_starts: int = 1000
-    updates_per_transition: float = 1.0
-    n_step: int = 1
-    priority_alpha: float = 0.0
-    priority_beta: float = 0.4
-    priority_anneal_updates: int = 100_000
 
     def __post_init__(self) -> None:
-        OptimiserSettings.__post_init__(self)
-        Sampling.of(self)
-        require(0.0 < self.tau <= 1.0, "tau", self.tau, "more than 0, at most 1")
-        for key in ("temperature", "reward_scale"):
-            require(getattr(self, key) > 0.0, key, getattr(self, key), "more than 0")
+        TransitionSettings.__post_init__(self)
+        require(self.temperature > 0.0, "temperature", self.temperature, "more than 0")
         correlation = self.noise_correlation
         require(0.0 <= correlation < 1.0, "noise_correlation", correlation, "0 to below 1")
 

@@ -18,9 +18,10 @@ from cloud_learner.config import LearnerConfig
 from cloud_learner.quantization.export import export_policy
 from edge_agent.config import AgentConfig
 from shoal.config import load_config
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvironmentFailed
 from shoal.v1 import fleet_pb2
 from shoalctl.broker import BrokerConfig
+from shoalctl.demo.command import run_demo
 from shoalctl.demo.options import DemoOptions, PlanFlags, check_options, make_plan
 from shoalctl.demo.presets import (
     ALGORITHMS,
@@ -269,6 +270,18 @@ def test_what_the_learner_does_not_have_is_refused_before_anything_starts(
     plan = make_plan(_flags(**given))
     with pytest.raises(ConfigError, match=message):
         make_workspace(tmp_path / "demo", plan)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"), [("Pendulum-v1", "--until-return"), ("Nowhere-v0", "Nowhere-v0")]
+)
+def test_a_demo_that_cannot_end_or_begin_leaves_nothing_behind(
+    env_id: str, message: str, tmp_path: Path
+) -> None:
+    plan, directory = DemoPlan(env_id, devices=1, seed=0), tmp_path / "demo"
+    with pytest.raises(EnvironmentFailed, match=message):
+        run_demo(DemoOptions(plan, None, 10.0, as_json=True, directory=directory), started_s=0.0)
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

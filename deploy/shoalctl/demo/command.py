@@ -47,9 +47,11 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         started_s: The monotonic clock when the command started.
 
     Raises:
+        EnvironmentFailed: It cannot be made, or nothing says when it is solved.
         DeadlineExceeded: It was not solved in time.
         ShoalError: A process cannot be kept running.
     """
+    threshold = _threshold(options)  # an environment that cannot be used leaves nothing behind
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as scratch:
         directory = options.directory or Path(scratch)
         if options.directory is not None:
@@ -57,7 +59,7 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         workspace = make_workspace(directory, options.plan)
         view = make_view(sys.stderr if options.as_json else sys.stdout)
         try:
-            envelope = asyncio.run(_Demo(options, workspace, started_s, view).run())
+            envelope = asyncio.run(_Demo(options, workspace, threshold, started_s, view).run())
         except (asyncio.CancelledError, KeyboardInterrupt):  # all processes have been stopped
             typer.echo("shoal: interrupted; every process was stopped", err=True)
             raise KeyboardInterrupt from None
@@ -77,18 +79,19 @@ class _Demo:
         self,
         options: DemoOptions,
         workspace: Workspace,
+        threshold: float | None,
         started_s: float,
         view: View,
     ) -> None:
         self._options = options
         self._workspace = workspace
-        self._threshold: float | None = None  # until the environment was asked
+        self._threshold = threshold
         self._started_s = started_s
         self._view = view
         self._published = published_score(options.plan.env_id, options.plan.algorithm)
         self._picture = Picture(
             env_id=options.plan.env_id,
-            threshold=math.inf,
+            threshold=math.inf if threshold is None else threshold,
             published="" if self._published is None else self._published.text,
         )
         self._solved: Solved | None = None
@@ -105,9 +108,6 @@ class _Demo:
             )
             await processes.start(self._workspace.learner)  # the slowest to start goes first
             await processes.start(self._workspace.broker)
-            self._threshold = await asyncio.to_thread(_threshold, self._options)
-            if self._threshold is not None:
-                self._picture.threshold = self._threshold
             stack.enter_context(self._view)
             observer = await stack.enter_async_context(
                 Observer(self._workspace.server, self._workspace.operator)
