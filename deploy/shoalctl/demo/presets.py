@@ -207,19 +207,18 @@ _MOUNTAIN_CAR_SAC: Final = Preset(
 )
 _LANDER_SAC: Final = Preset(
     {
-        "training": {
-            "publish_interval": 256,
-            "replay_steps": 500_000,
-        },
-        "training.network": {"hidden": [256, 256]},
+        "training": {"publish_interval": 128},
+        "training.network": {"hidden": [128, 128]},
         "training.settings": {
-            "gradient_steps": 64,
+            "gradient_steps": 32,
             "learning_rate": 7.3e-4,
+            "final_learning_rate": 1e-4,
+            "anneal_updates": 150_000,
             "batch_size": 256,
             "tau": 0.01,
             "gamma": 0.99,
-            "learning_starts": 4000,
-            "updates_per_transition": 1.0,
+            "learning_starts": 8000,
+            "updates_per_transition": 0.5,
         },
     },
     devices=4,
