@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +30,8 @@ from shoal.errors import PolicyLogError, PolicyRejected
 
 TRANSITIONS_INTERVAL: Final = 100
 """Updates from transitions between publications when nothing else is asked for."""
+IDLE_SHARE: Final = 0.1
+"""How much of its time a learner that waits for data spends on publishing, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +56,24 @@ class Publisher:
         await publisher.publish(brain)
     """
 
-    def __init__(self, parts: PublisherParts, training: TrainingConfig, *, data: DataKind) -> None:
+    def __init__(
+        self,
+        parts: PublisherParts,
+        training: TrainingConfig,
+        *,
+        data: DataKind,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Nothing was published yet.
 
         Args:
             parts: What it works on.
             training: Its configuration.
             data: What the algorithm trains from.
+            clock: Monotonic seconds.
         """
+        self._clock = clock
+        self._began_s = self._ended_s = -math.inf
         self._parts = parts
         self._training = training
         self._data = data
@@ -106,6 +121,17 @@ class Publisher:
             return self._steps > 0
         return updates > self._updates or self._stored > 0
 
+    def rest_s(self) -> float:
+        """How long a learner that waits for data leaves its devices the version they have.
+
+        So that many devices with small chunks do not have it publish, and send, all the time:
+        of that it does no more than `IDLE_SHARE`. In lockstep, where all wait, it does not rest.
+        """
+        if self._training.mode == "lockstep" or math.isinf(self._ended_s):
+            return 0.0
+        took_s = self._ended_s - self._began_s
+        return max(0.0, self._ended_s + took_s * (1 / IDLE_SHARE - 1) - self._clock())
+
     async def begin(self, brain: Brain, sample: Sample, *, reason: str) -> Published:
         """Makes the first version; the caller offers it.
 
@@ -121,6 +147,7 @@ class Publisher:
     async def publish(self, brain: Brain, *, reason: str = "publish") -> None:
         """Publishes; when that fails the devices keep what they have and training goes on."""
         fleet = self._parts.fleet
+        self._began_s = self._clock()
         try:
             published = await in_thread_to_the_end(self._make, brain, reason)
         except (PolicyLogError, PolicyRejected) as error:
@@ -129,6 +156,8 @@ class Publisher:
         else:
             fleet.clear_condition("cannot_publish")
             self.offer(published)
+        finally:
+            self._ended_s = self._clock()
 
     async def jump(self, brain: Brain) -> None:
         """Publishes what there is above the versions of the devices, so that they follow again."""

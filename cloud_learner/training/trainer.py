@@ -207,8 +207,6 @@ class Trainer:
 
     async def _train_once(self, brain: Brain) -> None:
         parts, learner = self._parts, brain.learner
-        if not parts.replay.ready() and parts.publisher.due_before_waiting(learner.updates):
-            await parts.publisher.publish(brain)
         parts.stats.note_fill(parts.replay.fill)
         await self._wait_for_work(brain)
         if parts.jumps.due:
@@ -226,22 +224,26 @@ class Trainer:
             await self._note_step(brain, stepped)
 
     async def _wait_for_work(self, brain: Brain) -> None:
-        """Waits for data; meanwhile what could not be published is tried again.
+        """Waits for data; meanwhile it publishes what devices may be waiting for.
 
-        Devices that wait for a version make no data until they have it.
+        Devices that wait for a version make no data until they have it. What could not be published
+        is tried again.
         """
         parts, attempt = self._parts, 0
-        while True:
-            owed = parts.publisher.due_before_waiting(brain.learner.updates)
-            wait_s = backoff(attempt, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)
+        while not (parts.replay.ready() or parts.jumps.due):
+            wait_s = None
+            if parts.publisher.due_before_waiting(brain.learner.updates):
+                wait_s = parts.publisher.rest_s()
+                if attempt:
+                    wait_s = backoff(
+                        attempt - 1, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng
+                    )
             try:
-                async with asyncio.timeout(wait_s if owed else None):
+                async with asyncio.timeout(wait_s):
                     await parts.replay.wait_ready(unless=lambda: parts.jumps.due)
             except TimeoutError:
                 attempt += 1
                 await parts.publisher.publish(brain)
-            else:
-                return
 
     def _note_staleness(self, draw: Draw, stepped: Stepped) -> None:
         if stepped.metrics is not None:

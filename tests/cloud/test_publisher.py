@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from typing import cast
 
 import pytest
 from strategies import cartpole_spec, make_chunk
 
 from cloud_learner.config import TrainingConfig
+from cloud_learner.downlink.published import Published
+from cloud_learner.training.brain import Brain
 from cloud_learner.training.experience import Batch, Fresh, Transitions
 from cloud_learner.training.publisher import Publisher, PublisherParts
+from shoal.errors import PolicyLogError
 
 BATCH = cast("Batch", object())
 DRAWN = cast("Transitions", object())
 FRESH = Fresh.of(make_chunk(cartpole_spec()))  # 8 transitions
+
+
+class Told:
+    """What a publisher tells of a failure."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self.fleet = self
+
+    def raise_condition(self, name: str, message: str) -> None:
+        self.counters[name] += 1
 
 
 def publisher(data: str = "rollouts", **training: object) -> Publisher:
@@ -74,6 +90,28 @@ def test_while_it_only_stores_no_chunk_leaves_devices_waiting(interval: int) -> 
     assert not publishing.due_before_waiting(0)
     publishing.note_step(FRESH)
     assert publishing.due_before_waiting(0)
+
+
+@pytest.mark.parametrize(("mode", "rest_s"), [("async", 1.8), ("lockstep", 0.0)])
+def test_an_idle_learner_spends_a_tenth_of_its_time_on_publishing(
+    mode: str, rest_s: float
+) -> None:
+    now_s = 100.0
+
+    class Failing(Publisher):
+        def _make(self, brain: Brain, reason: str) -> Published:
+            nonlocal now_s
+            now_s += 0.2
+            raise PolicyLogError("disk full")
+
+    config = TrainingConfig(mode=mode)  # type: ignore[arg-type]
+    parts = cast("PublisherParts", Told())
+    publishing = Failing(parts, config, data="transitions", clock=lambda: now_s)
+    assert publishing.rest_s() == 0.0
+    asyncio.run(publishing.publish(cast("Brain", object())))
+    assert publishing.rest_s() == pytest.approx(rest_s)
+    now_s += 1.8
+    assert publishing.rest_s() == pytest.approx(0.0)
 
 
 def test_in_lockstep_every_batch_gives_a_version_however_much_waits() -> None:
