@@ -93,9 +93,7 @@ def test_while_it_only_stores_no_chunk_leaves_devices_waiting(interval: int) -> 
 
 
 @pytest.mark.parametrize(("mode", "rest_s"), [("async", 1.8), ("lockstep", 0.0)])
-def test_an_idle_learner_spends_a_tenth_of_its_time_on_publishing(
-    mode: str, rest_s: float
-) -> None:
+def test_an_idle_learner_spends_a_tenth_of_its_time_on_publishing(mode: str, rest_s: float) -> None:
     now_s = 100.0
 
     class Failing(Publisher):
