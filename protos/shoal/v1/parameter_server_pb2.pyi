@@ -1,3 +1,4 @@
+from shoal.v1 import update_pb2 as _update_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Optional as _Optional
@@ -5,16 +6,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "have_version", "have_digest")
+    __slots__ = ("fleet", "device_id", "have_version", "have_digest", "accepts_delta")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     HAVE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_DELTA_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     have_version: int
     have_digest: bytes
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ...) -> None: ...
+    accepts_delta: bool
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ..., accepts_delta: bool = ...) -> None: ...
 
 class GetGraphRequest(_message.Message):
     __slots__ = ("fleet", "digest")
@@ -43,3 +46,21 @@ class Part(_message.Message):
     offset: int
     data: bytes
     def __init__(self, version: _Optional[int] = ..., total_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ReportActiveRequest(_message.Message):
+    __slots__ = ("fleet", "device_id", "run_id", "version", "digest")
+    FLEET_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    fleet: str
+    device_id: str
+    run_id: bytes
+    version: int
+    digest: bytes
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class ReportActiveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
