@@ -10,6 +10,7 @@ from shoal.policy import (
     MAX_BUNDLE_BYTES,
     SIGNATURE_BYTES,
     Bundle,
+    Manifest,
     decode_manifest,
     encode_bundle,
 )
@@ -31,6 +32,11 @@ class Base:
 
     version: int
     digest: bytes
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Base:
+        """What names the policy of a manifest."""
+        return cls(manifest.version, manifest.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +64,10 @@ class PolicyDelta:
         Raises:
             WireError: A bundle is malformed.
         """
-        manifest = decode_manifest(base.manifest)
         return cls(
             manifest=target.manifest,
             signature=target.signature,
-            base=Base(manifest.version, manifest.digest),
+            base=Base.of(decode_manifest(base.manifest)),
             tensors=encode_delta(decode_tensors(base.tensors), decode_tensors(target.tensors)),
             golden=encode_delta(decode_tensors(base.golden), decode_tensors(target.golden)),
         )
