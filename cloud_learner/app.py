@@ -290,7 +290,9 @@ def build_brain(
     training = config.training
     setup = Setup(spec, training.network, config.seed)
     learner = Learner(choice.build(setup), name=choice.path)
-    quantizer = Quantizer(learner.policy, kl_max=kl_bound(training, choice.data))
+    quantizer = Quantizer(
+        learner.policy, kl_max=kl_bound(training, choice.data), dead_zone=training.dead_zone
+    )
     brain = Brain(spec, learner, quantizer)
     if init is not None:
         init.put_into(brain)

@@ -35,27 +35,36 @@ class Steps:
     """What differs between two arrays uint8 `[n]`.
 
     Attributes:
-        changed: bool `[n]`, which elements differ: k of them.
+        count: n.
+        places: Which elements differ, ascending `[k]`.
         steps: uint8 `[k]`, by how much these go up, modulo 256; never 0.
     """
 
-    changed: NDArray[np.bool_]
+    count: int
+    places: Places
     steps: Bytes
 
     @classmethod
     def between(cls, base: Bytes, target: Bytes) -> Self:
         """From one array to another of its size."""
         steps = target - base
-        changed = steps != 0
-        return cls(changed, steps[changed])
+        places = np.flatnonzero(steps)
+        return cls(len(base), places, steps[places])
+
+    @property
+    def density(self) -> float:
+        """Part of the elements that differ, 0 to 1."""
+        return len(self.places) / max(1, self.count)
 
     def plane(self) -> bytes:
         """Which elements differ, in `n / 8` bytes."""
-        return np.packbits(self.changed).tobytes()
+        changed = np.zeros(self.count, np.bool_)
+        changed[self.places] = True
+        return np.packbits(changed).tobytes()
 
     def gaps(self) -> bytes:
         """The same: how many do not before each that does."""
-        gaps = np.diff(np.flatnonzero(self.changed), prepend=-1) - 1
+        gaps = np.diff(self.places, prepend=-1) - 1
         ends = np.cumsum(gaps // _LONG + 1)
         out = np.full(ends[-1] if len(ends) else 0, _LONG, np.uint8)
         out[ends - 1] = gaps % _LONG

@@ -29,6 +29,7 @@ from shoal.v1 import tensor_pb2 as pb
 from shoal.wire import frame, unframe
 
 _MOST_STREAMS: Final = 8
+_SPARSE, _DENSE = 0.1, 0.5  # below and above, one way to tell which elements differ is better
 _ENOUGH: Final = 4
 """What takes less than this part of a tensor's bytes is not compared with other codings."""
 
@@ -111,11 +112,16 @@ def _is_enough(options: list[pb.TensorDelta], target: Array) -> bool:
 
 def _steps(name: str, steps: Steps) -> list[pb.TensorDelta]:
     """The codings of small steps; they differ in how they tell which elements change."""
-    kinds, gaps = [pack(stream) for stream in steps.kinds()], steps.gaps()
-    coded = _put(name, pb.TENSOR_CODING_GAPS, [pack(gaps, noise=True), *kinds])
-    coded.gap_bytes = len(gaps)
-    plane = pack(steps.plane(), noise=True)
-    return [coded, _put(name, pb.TENSOR_CODING_BIT_PLANES, [plane, *kinds])]
+    kinds = [pack(stream) for stream in steps.kinds()]
+    found: list[pb.TensorDelta] = []
+    if steps.density < _DENSE:
+        gaps = steps.gaps()
+        found.append(_put(name, pb.TENSOR_CODING_GAPS, [pack(gaps, noise=True), *kinds]))
+        found[-1].gap_bytes = len(gaps)
+    if steps.density > _SPARSE:
+        plane = pack(steps.plane(), noise=True)
+        found.append(_put(name, pb.TENSOR_CODING_BIT_PLANES, [plane, *kinds]))
+    return found
 
 
 def _made(name: str, coding: pb.TensorCoding, streams: list[bytes]) -> pb.TensorDelta:
