@@ -19,13 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_learner.downlink.active_policies import InUse
+from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import (
     AskedBehaviour,
     Circumstances,
@@ -38,35 +39,17 @@ from cloud_learner.downlink.version_index import VersionIndex
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
 from shoal.logs import get_logger
-from shoal.policy import MAX_GRAPH_BYTES, Manifest, sha256
+from shoal.policy import MAX_GRAPH_BYTES, sha256
 
 MAX_VERSION = 2**62 - 1
 """The highest version that a manifest may carry."""
 DEFAULT_KEPT = 64
 """Versions whose tensors stay on disk when nothing else is asked for."""
+MAX_IN_USE = 64
+"""Older versions that stay because a device has them; of more, the oldest go all the same."""
 
 _BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 _log = get_logger("policy_log")
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyInfo:
-    """One version kept in the log.
-
-    Attributes:
-        manifest: What was signed; its `digest` names the policy.
-        bundle_bytes: Size of what a device downloads.
-        fp32_bytes: Size of the same weights as fp32.
-    """
-
-    manifest: Manifest
-    bundle_bytes: int
-    fp32_bytes: int
-
-    @classmethod
-    def of(cls, published: Published) -> PolicyInfo:
-        """What the log remembers of a version."""
-        return cls(published.manifest, len(published.bundle), published.fp32_bytes)
 
 
 class PolicyLog:
@@ -87,6 +70,7 @@ class PolicyLog:
         *,
         keep: int = DEFAULT_KEPT,
         after_version: int = 0,
+        in_use: InUse = frozenset,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Opens or creates the log, and verifies what is there.
@@ -98,6 +82,7 @@ class PolicyLog:
             keep: Versions whose tensors stay on disk, the newest always among them.
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
+            in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
             clock: Wall clock in seconds, for people only.
 
         Raises:
@@ -109,6 +94,7 @@ class PolicyLog:
         self._key = signing_key
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._in_use = in_use
         self._clock = clock
         self._publishing = threading.Lock()
         with _disk_errors(directory), ExitStack() as on_failure:
@@ -245,8 +231,17 @@ class PolicyLog:
             write_durably(path, graph)
 
     def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
-        """Keeps the newest versions; a file that cannot be deleted costs space, nothing else."""
-        kept = {version: entries[version] for version in sorted(entries)[-self._keep :]}
+        """Keeps the newest versions, and those that devices have.
+
+        A file that cannot be deleted costs space, nothing else.
+        """
+        versions = sorted(entries)
+        in_use = sorted(set(self._in_use()).intersection(versions[: -self._keep]))
+        if len(in_use) > MAX_IN_USE:
+            gone = in_use[:-MAX_IN_USE]
+            _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
+        wanted = (*in_use[-MAX_IN_USE:], *versions[-self._keep :])
+        kept = {version: entries[version] for version in wanted}
         graphs = {digest.hex() for info in kept.values() for digest in _graphs_of(info)}
         self._entries = kept
         try:

@@ -70,16 +70,30 @@ class Status(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., state: _Optional[_Union[DeviceState, str]] = ..., sent_unix_ms: _Optional[int] = ..., agent_version: _Optional[str] = ..., python_version: _Optional[str] = ..., onnxruntime_version: _Optional[str] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., env_spec: _Optional[_Union[_space_pb2.EnvSpec, _Mapping]] = ..., envs: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RunLedger(_message.Message):
-    __slots__ = ("run_id", "produced", "spooled", "dropped")
+    __slots__ = ("run_id", "produced", "spooled", "dropped", "expired")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCED_FIELD_NUMBER: _ClassVar[int]
     SPOOLED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     run_id: bytes
     produced: int
     spooled: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Span]
     dropped: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Span]
-    def __init__(self, run_id: _Optional[bytes] = ..., produced: _Optional[int] = ..., spooled: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ...) -> None: ...
+    expired: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Span]
+    def __init__(self, run_id: _Optional[bytes] = ..., produced: _Optional[int] = ..., spooled: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ...) -> None: ...
+
+class Appetite(_message.Message):
+    __slots__ = ("oldest_version", "steps_per_s", "sent_seq", "learner_run_id")
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SENT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    oldest_version: int
+    steps_per_s: float
+    sent_seq: int
+    learner_run_id: bytes
+    def __init__(self, oldest_version: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., sent_seq: _Optional[int] = ..., learner_run_id: _Optional[bytes] = ...) -> None: ...
 
 class Telemetry(_message.Message):
     __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us")

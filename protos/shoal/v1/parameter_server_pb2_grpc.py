@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from shoal.v1 import parameter_server_pb2 as shoal_dot_v1_dot_parameter__server__pb2
+from shoal.v1 import update_pb2 as shoal_dot_v1_dot_update__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -49,6 +50,21 @@ class ParameterServerStub(object):
                 request_serializer=shoal_dot_v1_dot_parameter__server__pb2.GetPolicyRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_parameter__server__pb2.Part.FromString,
                 _registered_method=True)
+        self.ReportActive = channel.unary_unary(
+                '/shoal.v1.ParameterServer/ReportActive',
+                request_serializer=shoal_dot_v1_dot_parameter__server__pb2.ReportActiveRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_parameter__server__pb2.ReportActiveResponse.FromString,
+                _registered_method=True)
+        self.GetWeights = channel.unary_stream(
+                '/shoal.v1.ParameterServer/GetWeights',
+                request_serializer=shoal_dot_v1_dot_update__pb2.GetWeightsRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_parameter__server__pb2.Part.FromString,
+                _registered_method=True)
+        self.PushUpdate = channel.unary_unary(
+                '/shoal.v1.ParameterServer/PushUpdate',
+                request_serializer=shoal_dot_v1_dot_update__pb2.PushUpdateRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_update__pb2.PushUpdateResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer(object):
@@ -73,6 +89,25 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportActive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetWeights(self, request, context):
+        """Of the mode `gradients` alone: the fp32 weights as they are now, and what a device computed from some.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PushUpdate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -90,6 +125,21 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.GetPolicy,
                     request_deserializer=shoal_dot_v1_dot_parameter__server__pb2.GetPolicyRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_parameter__server__pb2.Part.SerializeToString,
+            ),
+            'ReportActive': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportActive,
+                    request_deserializer=shoal_dot_v1_dot_parameter__server__pb2.ReportActiveRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_parameter__server__pb2.ReportActiveResponse.SerializeToString,
+            ),
+            'GetWeights': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetWeights,
+                    request_deserializer=shoal_dot_v1_dot_update__pb2.GetWeightsRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_parameter__server__pb2.Part.SerializeToString,
+            ),
+            'PushUpdate': grpc.unary_unary_rpc_method_handler(
+                    servicer.PushUpdate,
+                    request_deserializer=shoal_dot_v1_dot_update__pb2.PushUpdateRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_update__pb2.PushUpdateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -173,6 +223,87 @@ class ParameterServer(object):
             '/shoal.v1.ParameterServer/GetPolicy',
             shoal_dot_v1_dot_parameter__server__pb2.GetPolicyRequest.SerializeToString,
             shoal_dot_v1_dot_parameter__server__pb2.Part.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportActive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.ParameterServer/ReportActive',
+            shoal_dot_v1_dot_parameter__server__pb2.ReportActiveRequest.SerializeToString,
+            shoal_dot_v1_dot_parameter__server__pb2.ReportActiveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/shoal.v1.ParameterServer/GetWeights',
+            shoal_dot_v1_dot_update__pb2.GetWeightsRequest.SerializeToString,
+            shoal_dot_v1_dot_parameter__server__pb2.Part.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PushUpdate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.ParameterServer/PushUpdate',
+            shoal_dot_v1_dot_update__pb2.PushUpdateRequest.SerializeToString,
+            shoal_dot_v1_dot_update__pb2.PushUpdateResponse.FromString,
             options,
             channel_credentials,
             insecure,

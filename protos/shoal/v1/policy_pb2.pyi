@@ -53,3 +53,19 @@ class PolicyBundle(_message.Message):
     tensors: bytes
     golden: bytes
     def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., tensors: _Optional[bytes] = ..., golden: _Optional[bytes] = ...) -> None: ...
+
+class PolicyDelta(_message.Message):
+    __slots__ = ("manifest", "signature", "base_version", "base_digest", "tensors", "golden")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    GOLDEN_FIELD_NUMBER: _ClassVar[int]
+    manifest: bytes
+    signature: bytes
+    base_version: int
+    base_digest: bytes
+    tensors: bytes
+    golden: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., base_version: _Optional[int] = ..., base_digest: _Optional[bytes] = ..., tensors: _Optional[bytes] = ..., golden: _Optional[bytes] = ...) -> None: ...
