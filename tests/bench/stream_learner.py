@@ -149,6 +149,7 @@ async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
         services = (
             subscriber.serve,
             ingest.serve_chunks,
+            ingest.serve_commits,
             ingest.serve_reports,
             ingest.repeat_acks,
         )
