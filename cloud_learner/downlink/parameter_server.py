@@ -1,4 +1,4 @@
-"""Pushes policy versions to devices. Holds no training state: the policy log is the truth."""
+"""Pushes policy versions to devices. Holds no training state: its source is the truth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
@@ -70,25 +70,25 @@ class ParameterServer(rpc.ParameterServerServicer):
 
     def __init__(
         self,
-        policy_log: PolicyLog,
+        policies: PolicySource,
         *,
         fleet: str,
         note_version: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Offers the newest version of the log from the start.
+        """Offers the newest version from the start.
 
         Args:
-            policy_log: Where versions and graphs come from.
+            policies: Where versions and graphs come from.
             fleet: The fleet served.
-            note_version: Told what a device has when it is above everything in the log.
+            note_version: Told what a device has when it is above everything published here.
 
         Raises:
-            PolicyLogError: The log cannot be read.
+            PolicyLogError: The newest version cannot be read.
         """
-        self._log = policy_log
+        self._policies = policies
         self._fleet = fleet
         self._note_version = note_version
-        newest = policy_log.newest()
+        newest = policies.newest()
         self._offer = None if newest is None else _cut(newest)
         self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
         self._meter = TrafficMeter()
@@ -181,7 +181,7 @@ class ParameterServer(rpc.ParameterServerServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"digest has {len(request.digest)} bytes: send the {DIGEST_BYTES} of a sha256",
             )
-        graph = await asyncio.to_thread(self._log.graph, request.digest)
+        graph = await asyncio.to_thread(self._policies.graph, request.digest)
         if graph is None:
             await refuse(
                 context,
@@ -200,9 +200,9 @@ class ParameterServer(rpc.ParameterServerServicer):
         name = await self._require_member(context)
         await require_fleet(context, request.fleet, self._fleet)
         version = request.version or self.offered_version
-        published = await asyncio.to_thread(self._log.get, version)
+        published = await asyncio.to_thread(self._policies.get, version)
         if published is None:
-            kept = [info.manifest.version for info in self._log.list()]
+            kept = [info.manifest.version for info in self._policies.list()]
             there = f"kept are {kept[-1]} to {kept[0]}" if kept else "none is published yet"
             await refuse(
                 context,
@@ -242,7 +242,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         """Says so when a device holds what this log never published."""
         offer = self._offer
         have = request.have_version
-        newest = self._log.highest_version
+        newest = self._policies.highest_version
         ahead = have > newest
         differs = (
             offer is not None and have == offer.version and request.have_digest != offer.digest
@@ -261,7 +261,7 @@ class ParameterServer(rpc.ParameterServerServicer):
             self._note_version(have)
 
     def _what_is_newest(self) -> str:
-        infos = self._log.list()
+        infos = self._policies.list()
         if not infos:
             return "no policy is published yet"
         manifest = infos[0].manifest

@@ -19,13 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import (
     AskedBehaviour,
     Circumstances,
@@ -38,7 +38,7 @@ from cloud_learner.downlink.version_index import VersionIndex
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
 from shoal.logs import get_logger
-from shoal.policy import MAX_GRAPH_BYTES, Manifest, sha256
+from shoal.policy import MAX_GRAPH_BYTES, sha256
 
 MAX_VERSION = 2**62 - 1
 """The highest version that a manifest may carry."""
@@ -47,26 +47,6 @@ DEFAULT_KEPT = 64
 
 _BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 _log = get_logger("policy_log")
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyInfo:
-    """One version kept in the log.
-
-    Attributes:
-        manifest: What was signed; its `digest` names the policy.
-        bundle_bytes: Size of what a device downloads.
-        fp32_bytes: Size of the same weights as fp32.
-    """
-
-    manifest: Manifest
-    bundle_bytes: int
-    fp32_bytes: int
-
-    @classmethod
-    def of(cls, published: Published) -> PolicyInfo:
-        """What the log remembers of a version."""
-        return cls(published.manifest, len(published.bundle), published.fp32_bytes)
 
 
 class PolicyLog:
