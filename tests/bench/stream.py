@@ -10,15 +10,12 @@ QoS 1 and with mutual TLS. Both take turns. README.md, beside this file, says ho
 """
 
 import argparse
-import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection as Pipe
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:  # run as a program
@@ -28,6 +25,7 @@ if str(HERE.parent) not in sys.path:  # run as a program
 from bench import stream_device, stream_learner  # noqa: E402
 from bench.child import say  # noqa: E402
 from bench.fleet_site import Site, running_site  # noqa: E402
+from bench.part import Part  # noqa: E402
 from bench.report import Machine, envelope, median, table, this_machine, versions  # noqa: E402
 from bench.stream_experience import CARTPOLE, PIXELS, Experience, record  # noqa: E402
 
@@ -36,7 +34,6 @@ SHOAL, BARE = "shoal", "paho -> broker -> paho"
 RATIO_BAR, TRANSITIONS_BAR = 0.5, 300_000
 DISTINCT_CHUNKS = 32
 """Chunks that are recorded; devices send them in turn, each time under another number."""
-ANSWER_S = 600.0
 ENVS = {"cartpole": (CARTPOLE, 16, 256), "pixels": (PIXELS, 1, 256)}
 """By name: the environment, N, and T that give chunks below 96 KiB."""
 
@@ -94,38 +91,9 @@ class Run:
     lost: int
 
 
-class Child:
-    """A process of its own that answers over a pipe."""
-
-    def __init__(self, work: Callable[..., None], *told: object) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self.pipe: Pipe = ours
-        self._process: BaseProcess = context.Process(
-            target=work, args=(*told, theirs), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-
-    def hear(self) -> Any:  # noqa: ANN401 - each kind of child has its own answer
-        """Its next answer."""
-        if not self.pipe.poll(ANSWER_S):
-            raise SystemExit("a part of the measurement does not answer")
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            raise SystemExit("a part of the measurement died; its words are above") from None
-
-    def end(self) -> None:
-        """Waits for its end, or ends it."""
-        self._process.join(10.0)
-        if self._process.is_alive():
-            self._process.terminate()
-
-
 def record_apart(env: str, envs: int, chunk_steps: int, count: int) -> Experience:
     """Records in a process of its own, which takes torch with it when it ends."""
-    child = Child(_record, env, envs, chunk_steps, count)
+    child = Part(_record, env, envs, chunk_steps, count)
     experience: Experience = child.hear()
     child.end()
     return experience
@@ -144,7 +112,7 @@ def run_once(
         BARE: (stream_learner.receive_bare, stream_device.send_bare),
     }[contestant]
     chunks = plan.devices * plan.chunks
-    receiver = Child(
+    receiver = Part(
         receive,
         stream_learner.Receiver(
             site.identities,
@@ -158,7 +126,7 @@ def run_once(
         ),
     )
     senders = [
-        Child(
+        Part(
             send,
             stream_device.Senders(
                 names,
@@ -177,14 +145,14 @@ def run_once(
         child.hear()
     broker_s = site.broker_usage().cpu_s
     for child in senders:
-        child.pipe.send("go")
+        child.tell("go")
     received: stream_learner.Received
     if contestant == SHOAL:
         sent: list[stream_device.Sent] = [child.hear() for child in senders]
-        receiver.pipe.send("all acknowledged")
+        receiver.tell("all acknowledged")
         received = receiver.hear()
         for child in senders:
-            child.pipe.send("end")
+            child.tell("end")
     else:
         received = receiver.hear()
         sent = [child.hear() for child in senders]

@@ -155,7 +155,7 @@ async def _send_from_spools(senders: Senders, pipe: Pipe) -> None:
                         spools[name],
                         events[name],
                         topics=Topics(FLEET),
-                        certificate=_Certificate(name, run_id, senders.spec),
+                        certificate=DeviceCertificate(name, run_id, senders.spec),
                         run_id=run_id,
                     )
                 )
@@ -191,7 +191,9 @@ async def _until_empty(spools: Sequence[Spool]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Certificate:
+class DeviceCertificate:
+    """Makes the status messages of a device that has no environment."""
+
     device_id: str
     run_id: bytes
     spec: bytes
