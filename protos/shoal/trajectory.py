@@ -174,7 +174,9 @@ def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
         truncated=decode_tensor(message.truncated),
         final_index=decode_tensor(message.final_index),
         final_observations=decode_tensor(message.final_observations),
-        episodes=tuple([Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes]),
+        episodes=tuple(
+            [Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes]
+        ),
         **{
             name: decode_tensor(getattr(message, name))
             for name in _OPTIONAL

@@ -112,7 +112,7 @@ def _port_of(broker: subprocess.Popen[str]) -> int:
     port: list[int] = []
 
     def listen() -> None:
-        assert broker.stderr is not None  # noqa: S101 - it is a pipe
+        assert broker.stderr is not None
         for line in broker.stderr:
             if ready.is_set():
                 continue

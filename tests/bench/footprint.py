@@ -100,9 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for repeat in range(repeats):
             state = directory / f"state-{repeat}"
             config = write_config(directory, site, server_port, state, given.envs)
+            command: tuple[str, ...]
             command = (sys.executable, "-m", "shoalctl.cli", "agent", "run", "--config", config)
-            for start in (FROM_SERVER, ON_DISK):
-                starts.append(_start(AGENT, start, command, directory, settle_s))
+            starts += [
+                _start(AGENT, start, command, directory, settle_s)
+                for start in (FROM_SERVER, ON_DISK)
+            ]
             state = directory / f"torch-{repeat}"
             state.mkdir()
             command = (
@@ -112,8 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             starts.append(_start(TORCH, ON_DISK, command, directory, settle_s))
     say("measuring sizes")
-    sizes = [fresh_venv_size(), *([] if given.quick else [])] if not given.quick else []
-    sizes += [installed_size(AGENT, "shoal"), installed_size(TORCH, "shoal", "torch", less=("onnxruntime",))]
+    sizes = [] if given.quick else [fresh_venv_size()]
+    sizes += [
+        installed_size(AGENT, "shoal"),
+        installed_size(TORCH, "shoal", "torch", less=("onnxruntime",)),
+    ]
     report = envelope(
         SCHEMA,
         machine,
@@ -130,9 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if met(starts, sizes) else 1
 
 
-def write_config(
-    directory: Path, site: Site, server_port: int, state: Path, envs: int
-) -> str:
+def write_config(directory: Path, site: Site, server_port: int, state: Path, envs: int) -> str:
     """Writes an agent's configuration and returns its path."""
     path = directory / "agent.toml"
     path.write_text(
@@ -231,7 +235,9 @@ def installed_size(actor: str, *roots: str, less: Sequence[str] = ()) -> Size:
             for file in files
             if file.locate().is_file()  # type: ignore[attr-defined]
         )
-    return Size(f"{actor}, its packages here", round(sum(by_name.values()) / 1e6, 1), _largest(by_name))
+    return Size(
+        f"{actor}, its packages here", round(sum(by_name.values()) / 1e6, 1), _largest(by_name)
+    )
 
 
 def closure(roots: Sequence[str]) -> set[str]:
@@ -300,8 +306,7 @@ def text_of(machine: Machine, starts: Sequence[Start], sizes: Sequence[Size]) ->
         for size in sizes
     ]
     bars = (
-        f"bars: first action {START_BAR_S} s, memory {RSS_BAR_MB:.0f} MB,"
-        f" size {SIZE_BAR_MB:.0f} MB"
+        f"bars: first action {START_BAR_S} s, memory {RSS_BAR_MB:.0f} MB, size {SIZE_BAR_MB:.0f} MB"
     )
     return "\n\n".join(
         (

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from typing import Any
 
 from bench.fleet_site import FLEET, HOST
 
@@ -50,7 +51,7 @@ def publish(identity: Path, directory: Path, hidden: Sequence[int]) -> None:
             spec_fingerprint=spec.fingerprint,
         )
     dense = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for number, layer in enumerate(dense):
         arrays[f"w{number}"] = layer.weight.detach().numpy()
         arrays[f"b{number}"] = layer.bias.detach().numpy()

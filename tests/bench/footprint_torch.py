@@ -92,19 +92,28 @@ async def run(
                         )
                         ends += [(t, ending) for ending in found.endings]
                         observations = found.observations.copy()
-                    stacked = [np.stack(column) for column in zip(*columns, strict=True)]
+                    seen, acted, log_prob, rewards, terminated, truncated = (
+                        np.stack(column) for column in zip(*columns, strict=True)
+                    )
+                    finals = [ending.final_observation for _, ending in ends]
                     chunk = Chunk(
-                        environments.spec.fingerprint,
-                        1,
-                        bytes(32),
-                        step,
-                        np.concatenate((stacked[0], observations[None])),
-                        *stacked[1:],
-                        np.array([t * envs + e.env for t, e in ends], np.int32),
-                        np.stack([e.final_observation for _, e in ends])
-                        if ends
-                        else np.zeros((0, 4), np.float32),
-                        tuple(Episode(e.env, t, e.total_return, e.length) for t, e in ends),
+                        spec_fingerprint=environments.spec.fingerprint,
+                        policy_version=1,
+                        policy_digest=bytes(32),
+                        first_step=step,
+                        observations=np.concatenate((seen, observations[None])),
+                        actions=acted,
+                        log_probs=log_prob,
+                        rewards=rewards,
+                        terminated=terminated,
+                        truncated=truncated,
+                        final_index=np.array([t * envs + e.env for t, e in ends], np.int32),
+                        final_observations=np.array(finals, np.float32).reshape(
+                            len(ends), *seen.shape[2:]
+                        ),
+                        episodes=tuple(
+                            Episode(e.env, t, e.total_return, e.length) for t, e in ends
+                        ),
                     )
                     spool.append(encode_chunk(chunk), 1)
                     step += 64

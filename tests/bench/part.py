@@ -21,9 +21,7 @@ class Part:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self._pipe: Pipe = ours
-        self._process: BaseProcess = context.Process(
-            target=work, args=(*told, theirs), daemon=True
-        )
+        self._process: BaseProcess = context.Process(target=work, args=(*told, theirs), daemon=True)
         self._process.start()
         theirs.close()
 

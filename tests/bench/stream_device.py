@@ -22,7 +22,6 @@ from edge_agent.spool import Spool
 from edge_agent.uplink import Uplink
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES
-from shoal.ranges import Ranges
 from shoal.topics import Topics
 from shoal.trajectory import ChunkKey, Envelope, encode_envelope
 from shoal.v1 import device_pb2 as pb
@@ -102,7 +101,7 @@ def send_bare(senders: Senders, pipe: Pipe) -> None:
         for name, client in zip(senders.devices, clients, strict=True):
             info = client.publish(topics.trajectory(name), payloads[name][at], qos=1)
     for client in clients:
-        while client._out_messages:  # noqa: SLF001 - paho has no word for "all acknowledged"
+        while client._out_messages:
             time.sleep(0.002)
     info.wait_for_publish(FLUSH_S)
     sent = Sent(started_s, now_s(), _cpu_s() - cpu_s, 0, {})
@@ -206,11 +205,6 @@ class DeviceCertificate:
             reason=reason,
             env_spec=space_pb2.EnvSpec.FromString(self.spec),
         )
-
-
-def ledger_of(run_id: bytes, produced: int, spooled: Ranges) -> pb.RunLedger:
-    """What a device says of a run of which it dropped nothing."""
-    return pb.RunLedger(run_id=run_id, produced=produced, spooled=spooled.to_pb())
 
 
 def _turns(bodies: Sequence[bytes], count: int) -> list[bytes]:

@@ -87,9 +87,7 @@ def record(env: str, envs: int, chunk_steps: int, count: int) -> Experience:
         chunks = [actor.rollout(policy) for _ in range(count)]
         bodies = tuple(encode_chunk(chunk) for chunk in chunks)
     raw_bytes = sum(getattr(chunks[0], name).nbytes for name in _COLUMNS)
-    return Experience(
-        bodies, chunks[0].transitions, raw_bytes, spec.to_pb().SerializeToString()
-    )
+    return Experience(bodies, chunks[0].transitions, raw_bytes, spec.to_pb().SerializeToString())
 
 
 _COLUMNS = (

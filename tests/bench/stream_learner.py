@@ -6,6 +6,7 @@ import resource
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from cloud_learner.config import BrokerConfig, IngestConfig, JournalConfig
 from cloud_learner.fleet.fleet import Fleet, LearnerFacts
-from cloud_learner.journal.audit import RunKey
 from cloud_learner.journal.journal import Journal
 from cloud_learner.training.experience import collate
 from cloud_learner.training.replay import Replay
@@ -102,7 +102,10 @@ def receive_bare(receiver: Receiver, pipe: Pipe) -> None:
         if count == receiver.chunks:
             done.set()
 
-    client.on_connect = lambda *_: client.subscribe(Topics(FLEET).all_up(), qos=1)
+    def on_connect(*_: object) -> None:
+        client.subscribe(Topics(FLEET).all_up(), qos=1)
+
+    client.on_connect = on_connect
     client.on_subscribe = lambda *_: subscribed.set()
     client.on_message = on_message
     client.connect(HOST, receiver.port)
@@ -154,7 +157,7 @@ async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
             ingest.repeat_acks,
         )
         tasks = [asyncio.ensure_future(service()) for service in services]
-        while subscriber.connected_s is None:
+        while subscriber.connected_s is None:  # noqa: ASYNC110 - another thread makes it true
             await asyncio.sleep(0.01)
         cpu_s = _cpu_s()
         pipe.send("ready")
@@ -177,7 +180,7 @@ async def _draw(replay: Replay, wanted: int) -> tuple[int, int]:
     drawn = batches = 0
     async with asyncio.timeout(TIMEOUT_S):
         while drawn < wanted:
-            await replay.wait_ready(unless=lambda: drawn + replay.steps >= wanted)
+            await replay.wait_ready(unless=partial(_holds, replay, wanted - drawn))
             if not replay.ready():
                 break  # the rest is less than a batch
             draw = replay.take(Moment(0))
@@ -187,9 +190,8 @@ async def _draw(replay: Replay, wanted: int) -> tuple[int, int]:
     return drawn, batches
 
 
-def run_key(device_id: str, run_id: str) -> RunKey:
-    """A run by the hexadecimal form of its id."""
-    return RunKey(device_id, bytes.fromhex(run_id))
+def _holds(replay: Replay, steps: int) -> bool:
+    return replay.steps >= steps
 
 
 def _cpu_s() -> float:
