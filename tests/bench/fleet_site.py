@@ -15,6 +15,8 @@ from shoalctl.pki import FleetPki, Role
 
 HOST = "127.0.0.1"
 FLEET = "bench"
+BROKER = ("-m", "shoalctl.cli")
+"""What runs the embedded broker, before the words `broker run`."""
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 
@@ -67,12 +69,15 @@ def usage_of(pid: int) -> Usage:
 
 
 @contextmanager
-def running_site(directory: Path, devices: Sequence[str]) -> Iterator[Site]:
+def running_site(
+    directory: Path, devices: Sequence[str], *, program: Sequence[str] = BROKER
+) -> Iterator[Site]:
     """Makes a fleet and runs its embedded broker until the block ends.
 
     Args:
         directory: Empty, on the disk that the broker should write to.
-        devices: Whom it admits, beside the learner.
+        devices: Whose keys are made, and whom it admits beside the learner.
+        program: What runs it: arguments of this Python.
     """
     pki = FleetPki.create(directory / "pki", FLEET)
     for name in devices:
@@ -85,7 +90,7 @@ def running_site(directory: Path, devices: Sequence[str]) -> Iterator[Site]:
     identities = directory / "pki" / "identities"
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "shoalctl.cli", "broker", "run", "--fleet", FLEET),
+            *(sys.executable, *program, "broker", "run", "--fleet", FLEET),
             *("--identity", str(identities / "broker"), "--state-dir", str(state)),
             *("--host", HOST, "--port", "0"),
         ],
@@ -94,6 +99,7 @@ def running_site(directory: Path, devices: Sequence[str]) -> Iterator[Site]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        cwd=Path(__file__).resolve().parents[1],  # where `bench` can be imported from
     ) as process:
         try:
             yield Site(identities, _port_of(process), process.pid)

@@ -5,12 +5,15 @@ import random
 import resource
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
+import psutil
 from bench.child import now_s
 from bench.fleet_site import FLEET, HOST
 from paho.mqtt.enums import CallbackAPIVersion
@@ -32,6 +35,7 @@ from shoal.topics import Topics
 from shoal.v1 import space_pb2
 
 TIMEOUT_S = 300.0
+REPLAY_STEPS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +115,39 @@ def receive_bare(receiver: Receiver, pipe: Pipe) -> None:
     client.connect(HOST, receiver.port)
     client.loop_start()
     subscribed.wait(TIMEOUT_S)
-    cpu_s = _cpu_s()
+    used_s = cpu_s()
     pipe.send("ready")
     if not done.wait(TIMEOUT_S):
         raise SystemExit(f"only {count} of {receiver.chunks} messages came")
     ended_s = now_s()
-    pipe.send(Received(ended_s, _cpu_s() - cpu_s, 0, 0, size, {}, {}))
+    pipe.send(Received(ended_s, cpu_s() - used_s, 0, 0, size, {}, {}))
     client.unsubscribe(Topics(FLEET).all_up())
     client.disconnect()
     client.loop_stop()
 
 
-async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """A learner without its network: everything between the broker and a batch."""
+
+    journal: Journal
+    replay: Replay
+    fleet: Fleet
+    stats: TrainingStats
+    counters: Counter[str]
+    inbox: Inbox
+
+
+@asynccontextmanager
+async def learning(receiver: Receiver) -> AsyncIterator[Learning]:
+    """Builds it, and runs it while the block does; it is subscribed when the block begins."""
     spec = EnvSpec.from_pb(space_pb2.EnvSpec.FromString(receiver.spec))
     versions = KnownVersions(lambda _: None, highest=0)
     versions.add(1, KnownVersion(0, receiver.digest))
     standard = Standard(spec, versions, updates_now=0, max_lag=128)
     counters: Counter[str] = Counter()
     with Journal(receiver.directory / "journal.db", JournalConfig()) as journal:
-        replay, stats = Replay(2**22, batch_steps=receiver.batch_steps), TrainingStats()
+        replay, stats = Replay(REPLAY_STEPS, batch_steps=receiver.batch_steps), TrainingStats()
         facts = LearnerFacts(
             decided=journal.decided,
             updates=lambda: 0,
@@ -137,13 +155,14 @@ async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
             replay_steps=lambda: replay.steps,
             counters=counters,
         )
-        config = IngestConfig()
+        config, fleet = IngestConfig(), Fleet(facts, stats)
+        fleet.set_spec(spec)
         inbox = Inbox.of(config.max_queued_messages)
         identity, topics = Identity.load(receiver.identities / "learner"), Topics(FLEET)
         broker = BrokerConfig(HOST, receiver.port)
         subscriber = Subscriber(broker, identity, topics, inbox, rng=random.Random())
         ingest = Ingest(
-            IngestParts(inbox, journal, replay, Fleet(facts, stats), stats, counters),
+            IngestParts(inbox, journal, replay, fleet, stats, counters),
             config,
             standard=lambda: standard,
             publish_ack=lambda device, ack: subscriber.publish(topics.ack(device), ack),
@@ -159,20 +178,26 @@ async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
         tasks = [asyncio.ensure_future(service()) for service in services]
         while subscriber.connected_s is None:  # noqa: ASYNC110 - another thread makes it true
             await asyncio.sleep(0.01)
-        cpu_s = _cpu_s()
-        pipe.send("ready")
-        drawn, batches = await _draw(replay, receiver.chunks * receiver.transitions)
-        ended_s = now_s()
-        cpu_s = _cpu_s() - cpu_s
-        await asyncio.to_thread(pipe.recv)  # the devices have heard of everything
+        yield Learning(journal, replay, fleet, stats, counters, inbox)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
+    async with learning(receiver) as learner:
+        used_s = cpu_s()
+        pipe.send("ready")
+        drawn, batches = await _draw(learner.replay, receiver.chunks * receiver.transitions)
+        ended_s = now_s()
+        used_s = cpu_s() - used_s
+        await asyncio.to_thread(pipe.recv)  # the devices have heard of everything
         settled = {
-            run.run_id.hex(): decided.trained.count() for run, decided in journal.runs().items()
+            run.run_id.hex(): decided.trained.count()
+            for run, decided in learner.journal.runs().items()
         }
-        size = stats.to_pb().bytes_up
-        return Received(ended_s, cpu_s, drawn, batches, size, dict(counters), settled)
+        size = learner.stats.to_pb().bytes_up
+        return Received(ended_s, used_s, drawn, batches, size, dict(learner.counters), settled)
 
 
 async def _draw(replay: Replay, wanted: int) -> tuple[int, int]:
@@ -194,6 +219,13 @@ def _holds(replay: Replay, steps: int) -> bool:
     return replay.steps >= steps
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Processor time of this process, user and system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process now."""
+    rss: int = psutil.Process().memory_info().rss
+    return rss
