@@ -141,8 +141,12 @@ class Ingest:
         """Repeats recent acknowledgements, since each travels at QoS 0; until cancelled."""
         while True:
             await asyncio.sleep(self._config.ack_repeat_s)
-            since_s = self._clock() - self._config.ack_repeat_window_s
-            self._acknowledge(self._acks.recent(since_s))
+            due = self._acks.due(
+                self._clock(),
+                every_s=self._config.ack_repeat_s,
+                window_s=self._config.ack_repeat_window_s,
+            )
+            self._acknowledge(due)
 
     async def _settle(self, arrivals: Sequence[Arrival]) -> None:
         positions = await self._commit(arrivals)

@@ -192,7 +192,7 @@ async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_hea
     async with ingesting(tmp_path, max_file_bytes=262_144) as bench:
         bench.journal._connection.execute("PRAGMA max_page_count = 1")
         device = SimDevice("pi-1")
-        key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=400), policy_version=1)))
+        key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=4000), policy_version=1)))
         bench.inbox.offer(device.message(key))
         await until(lambda: bench.fleet.learner_state == "journal_full")
         bench.inbox.offer(device.telemetry_message())
