@@ -29,6 +29,9 @@ from bench.part import Part  # noqa: E402
 from bench.report import Machine, envelope, median, table, this_machine, versions  # noqa: E402
 from bench.stream_experience import CARTPOLE, PIXELS, Experience, record  # noqa: E402
 
+from shoal.noise import RUN_ID_BYTES  # noqa: E402
+from shoal.trajectory import ChunkKey, Envelope, encode_envelope  # noqa: E402
+
 SCHEMA = "shoal.v1.BenchStream"
 SHOAL, BARE = "shoal", "paho -> broker -> paho"
 RATIO_BAR, TRANSITIONS_BAR = 0.5, 300_000
@@ -72,7 +75,7 @@ class Run:
         contestant: `shoal`, or the bare one.
         wall_s: First send to last batch, or last message.
         transitions_per_s: Over that.
-        bytes_per_s: Payload bytes, over that.
+        bytes_per_s: Payload bytes of chunks, each counted once, over that.
         sender_cpu_s: Processor time of all sending processes.
         receiver_cpu_s: Of the receiving one.
         broker_cpu_s: Of the broker.
@@ -164,7 +167,7 @@ def run_once(
         contestant,
         round(wall_s, 3),
         round(chunks * experience.transitions / wall_s),
-        round(received.payload_bytes / wall_s),
+        round(plan.devices * payload_bytes(plan, experience) / wall_s),
         round(sum(each.cpu_s for each in sent), 3),
         round(received.cpu_s, 3),
         round(broker_s, 3),
@@ -175,6 +178,13 @@ def run_once(
             for run, count in each.produced.items()
         ),
     )
+
+
+def payload_bytes(plan: Plan, experience: Experience) -> int:
+    """Bytes of the messages that one device sends in a run."""
+    key, bodies = ChunkKey(names_of(1)[0], bytes(RUN_ID_BYTES), 0), experience.bodies
+    sizes = [len(encode_envelope(Envelope(key, body, 0))) for body in bodies]
+    return sum(sizes[at % len(sizes)] for at in range(plan.chunks))
 
 
 def names_of(count: int) -> tuple[str, ...]:
@@ -243,8 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--processes", type=int, default=1, help="of the devices")
     parser.add_argument("--chunks", type=int, default=250, help="that each device sends in a run")
-    parser.add_argument("--window", type=int, default=8, help="broker.window_chunks of a device")
-    parser.add_argument("--batch-steps", type=int, default=4096, help="of the learner")
+    parser.add_argument("--window", type=int, default=16, help="broker.window_chunks of a device")
+    parser.add_argument("--batch-steps", type=int, default=16_384, help="of the learner")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one repeat of 20 chunks a device")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")

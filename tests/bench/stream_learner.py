@@ -1,6 +1,7 @@
 """The receiving side of `shoal bench stream`: a learner's ingest and replay, or bare paho."""
 
 import asyncio
+import os
 import random
 import resource
 import threading
@@ -93,7 +94,7 @@ def receive_into_batches(receiver: Receiver, pipe: Pipe) -> None:
 
 def receive_bare(receiver: Receiver, pipe: Pipe) -> None:
     """Counts the same bytes with nothing but paho and a persistent QoS 1 session."""
-    client_id = "bench-bare"
+    client_id = _fresh_client_id()
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False)
     client.tls_set_context(Identity.load(receiver.identities / "learner").ssl_context())
     subscribed, done = threading.Event(), threading.Event()
@@ -121,9 +122,9 @@ def receive_bare(receiver: Receiver, pipe: Pipe) -> None:
         raise SystemExit(f"only {count} of {receiver.chunks} messages came")
     ended_s = now_s()
     pipe.send(Received(ended_s, cpu_s() - used_s, 0, 0, size, {}, {}))
-    client.unsubscribe(Topics(FLEET).all_up())
     client.disconnect()
     client.loop_stop()
+    forget_session(receiver, client_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ async def learning(receiver: Receiver) -> AsyncIterator[Learning]:
         fleet.set_spec(spec)
         inbox = Inbox.of(config.max_queued_messages)
         identity, topics = Identity.load(receiver.identities / "learner"), Topics(FLEET)
-        broker = BrokerConfig(HOST, receiver.port)
+        broker = BrokerConfig(HOST, receiver.port, client_id=_fresh_client_id())
         subscriber = Subscriber(broker, identity, topics, inbox, rng=random.Random())
         ingest = Ingest(
             IngestParts(inbox, journal, replay, fleet, stats, counters),
@@ -182,6 +183,24 @@ async def learning(receiver: Receiver) -> AsyncIterator[Learning]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(forget_session, receiver, broker.client_id)
+
+
+def forget_session(receiver: Receiver, client_id: str) -> None:
+    """Takes a session from the broker: nothing of a run may reach the next one."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=True)
+    client.tls_set_context(Identity.load(receiver.identities / "learner").ssl_context())
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    client.connect(HOST, receiver.port)
+    client.loop_start()
+    connected.wait(TIMEOUT_S)
+    client.disconnect()
+    client.loop_stop()
+
+
+def _fresh_client_id() -> str:
+    return f"bench-learner-{os.urandom(4).hex()}"
 
 
 async def _receive_into_batches(receiver: Receiver, pipe: Pipe) -> Received:
