@@ -111,6 +111,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "subscriber": subscriber.serve,
             "reports": ingest.serve_reports,
             "chunks": ingest.serve_chunks,
+            "commits": ingest.serve_commits,
             "acks": ingest.repeat_acks,
             "session": lambda: watch_session(
                 subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s

@@ -10,7 +10,7 @@ from shoal.errors import ConfigError
 
 _MAX_PORT = 65_535
 _MAX_KEEPALIVE_S = 3600
-_MIN_FILE_BYTES = 65_536
+_MIN_FILE_BYTES = 262_144
 _MIN_POLICIES = 2
 _TOO_HIGH_VERSION = 1 << 61
 UNBOUNDED_LAG: Final = -1
@@ -123,7 +123,7 @@ class JournalConfig:
             self.max_file_bytes == 0 or self.max_file_bytes >= _MIN_FILE_BYTES,
             "max_file_bytes",
             self.max_file_bytes,
-            "0 (no cap) or 65536 and more",
+            "0 (no cap) or 262144 and more",
         )
 
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from shoal.errors import ConnectionFailed
-from shoal.identity import Identity
+from shoal.identity import RELAY_URI, Identity
 from shoal.logs import get_logger
 
 # The message types differ by call and nothing here looks at them.
@@ -132,6 +132,12 @@ def peer_name(context: Context) -> str:
     """The common name of the caller's certificate; empty when the certificate has none."""
     names = list(context.auth_context().get("x509_common_name", ()))
     return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
+
+
+def peer_is_relay(context: Context) -> bool:
+    """Whether the caller's certificate is a relay's, who may speak of the devices behind it."""
+    names = context.auth_context().get("x509_subject_alternative_name", ())
+    return RELAY_URI.encode() in names
 
 
 async def refuse(context: Context, code: grpc.StatusCode, problem: str) -> NoReturn:

@@ -36,6 +36,8 @@ from shoal.v1 import device_pb2 as pb
 
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 """Bytes that may wait for the writer thread; beyond, the oldest waiting chunk is dropped."""
+DELETIONS_WAIT_S: Final = 0.1
+"""Acknowledged chunks alone are no hurry: those of this time leave with one transaction."""
 READ_ATTEMPTS: Final = 3
 """Failed reads of a chunk after which it is counted as dropped."""
 _ROOM_AGAIN: Final = 0.9
@@ -74,7 +76,7 @@ class Spool:
         self._runs: dict[bytes, RunLedger] = {run_id: RunLedger(run_id)}
         self._next_seq = 0
         self._size_bytes = 0
-        self._busy = self._closing = self._full = False
+        self._busy = self._closing = self._full = self._hurry = False
         self._fault: str | None = None
         self._unreadable: Counter[tuple[bytes, int]] = Counter()
         self._listeners: tuple[Callable[[], object], ...] = ()
@@ -246,6 +248,8 @@ class Spool:
             False when `timeout_s` passed first.
         """
         with self._lock:
+            self._hurry = True
+            self._lock.notify_all()
             return self._lock.wait_for(
                 lambda: not (self._queue or self._acked or self._busy), timeout_s
             )
@@ -272,6 +276,10 @@ class Spool:
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._queue or self._acked or self._closing)
+                self._lock.wait_for(
+                    lambda: self._queue or self._closing or self._hurry, DELETIONS_WAIT_S
+                )
+                self._hurry = False
                 chunks = list(self._queue)
                 acked = self._refused
                 for run_id, ranges in self._acked.items():

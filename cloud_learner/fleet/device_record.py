@@ -34,6 +34,9 @@ class Health:
     reasons: tuple[str, ...] = ()
 
 
+_ONLINE: Final = Health(fleet_pb2.HEALTH_ONLINE)
+
+
 @dataclass(frozen=True, slots=True)
 class KnownEvent:
     """An event, when it came in monotonic seconds, and its place in the order of arrival."""
@@ -131,17 +134,23 @@ class DeviceRecord:
         """Every event that is kept, newest first; no flood of one kind pushes problems out."""
         return sorted((*self.problems, *self.events), key=lambda known: -known.place)
 
+    def alive(self, now_s: float, *, stale_after_s: float) -> bool:
+        """Whether the device is online, be it degraded."""
+        heard_s = self._heard_s()
+        if heard_s is None or now_s - heard_s > stale_after_s:
+            return False
+        status = self.status
+        return status is None or status.state not in _OFFLINE or self._alive_since_death()
+
+    def _heard_s(self) -> float | None:
+        """When the device was last heard of."""
+        times = (self.status_at_s, self.telemetry_at_s, self.chunk_at_s)
+        return max((at for at in times if at is not None), default=None)
+
     def health(self, now_s: float, *, stale_after_s: float) -> Health:
         """The device's state by the server's clock."""
         status = self.status
-        heard_s = max(
-            (
-                at
-                for at in (self.status_at_s, self.telemetry_at_s, self.chunk_at_s)
-                if at is not None
-            ),
-            default=None,
-        )
+        heard_s = self._heard_s()
         if status is not None and status.state in _OFFLINE and not self._alive_since_death():
             return Health(_OFFLINE[status.state], (status.reason,) if status.reason else ())
         if heard_s is None or now_s - heard_s > stale_after_s:
@@ -149,6 +158,9 @@ class DeviceRecord:
                 fleet_pb2.HEALTH_STALE,
                 ("never heard of" if heard_s is None else f"silent for {now_s - heard_s:.0f} s",),
             )
+        troubled = self.problems or self.rejections or self.version_problem
+        if not troubled and self.used_twice_at_s is None:
+            return _ONLINE
         reasons = tuple(dict.fromkeys(self._reasons(now_s)))
         return Health(fleet_pb2.HEALTH_DEGRADED if reasons else fleet_pb2.HEALTH_ONLINE, reasons)
 

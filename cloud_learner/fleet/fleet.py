@@ -22,7 +22,6 @@ STALE_AFTER_S: Final = 15.0
 WARN_AGAIN_S: Final = 60.0
 MAX_BIRTHS: Final = 64
 """Births that wait while no space is known; later ones tell nothing more."""
-_ALIVE = (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
 _log = get_logger("fleet")
 
 
@@ -250,8 +249,8 @@ class Fleet:
         """What became of the chunks of each device that reported on them."""
         by_device: dict[str, Audit] = {}
         for run, report in self._reports.items():
-            before = by_device.get(run.device_id, Audit())
-            by_device[run.device_id] = before.plus(self._audit_of(run, report))
+            audit, before = self._audit_of(run, report), by_device.get(run.device_id)
+            by_device[run.device_id] = audit if before is None else before.plus(audit)
         return by_device
 
     def audit(self) -> fleet_pb2.AuditResponse:
@@ -259,7 +258,7 @@ class Fleet:
         audits = self.audits()
         now_s = self._clock()
         return fleet_pb2.AuditResponse(
-            total=_total(audits).to_pb(),
+            total=Audit.sum(audits.values()).to_pb(),
             devices=[
                 fleet_pb2.DeviceAudit(
                     device_id=device_id,
@@ -275,9 +274,10 @@ class Fleet:
         now_s = self._clock()
         training = self._stats.to_pb()
         training.replay_steps = self._facts.replay_steps()
-        training.audit.CopyFrom(_total(self.audits()).to_pb())
+        total = Audit.sum(self._audit_of(run, report) for run, report in self._reports.items())
+        training.audit.CopyFrom(total.to_pb())
         training.devices_online = sum(
-            record.health(now_s, stale_after_s=STALE_AFTER_S).state in _ALIVE
+            record.alive(now_s, stale_after_s=STALE_AFTER_S)
             for device_id, record in self._devices.items()
             if device_id != LEARNER
         )
@@ -325,10 +325,3 @@ class Fleet:
 
     def _recorded(self, known: KnownEvent) -> fleet_pb2.RecordedEvent:
         return fleet_pb2.RecordedEvent(event=known.event, age_s=age(known.at_s, self._clock()))
-
-
-def _total(audits: Mapping[str, Audit]) -> Audit:
-    total = Audit()
-    for audit in audits.values():
-        total = total.plus(audit)
-    return total

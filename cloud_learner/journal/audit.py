@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from shoal.errors import WireError
 from shoal.ranges import Ranges
@@ -21,9 +23,8 @@ class Disposition(StrEnum):
     REJECTED = "rejected"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RunKey:
-    """One run of one device."""
+class RunKey(NamedTuple):
+    """One run of one device. A tuple, since every message of a fleet looks something up by it."""
 
     device_id: str
     run_id: bytes
@@ -147,6 +148,19 @@ class Audit:
             rejected=self.rejected + other.rejected,
             in_flight=self.in_flight + other.in_flight,
         )
+
+    @classmethod
+    def sum(cls, audits: Iterable[Audit]) -> Audit:
+        """The sum of many, without one in between."""
+        produced = trained = expired = dropped = rejected = in_flight = 0
+        for audit in audits:
+            produced += audit.produced
+            trained += audit.trained
+            expired += audit.expired
+            dropped += audit.dropped
+            rejected += audit.rejected
+            in_flight += audit.in_flight
+        return cls(produced, trained, expired, dropped, rejected, in_flight)
 
     def to_pb(self) -> fleet_pb2.Audit:
         """As a message."""

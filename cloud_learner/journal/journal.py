@@ -114,24 +114,24 @@ class Journal:
         """
         with self._transaction("append to") as connection:
             positions: list[int | None] = []
-            decided: dict[RunKey, Decided] = {}
+            fresh: dict[RunKey, dict[int, Disposition]] = defaultdict(dict)
             added = JournalTotals()
             held = 0
             for entry in entries:
                 run = RunKey(entry.key.device_id, entry.key.run_id)
-                before = decided.get(run) or self.decided(run)
-                if before.contains(entry.key.seq):
+                if entry.key.seq in fresh[run] or self.decided(run).contains(entry.key.seq):
                     positions.append(None)
                     continue
                 cursor = connection.execute(schema.INSERT_CHUNK, _row(entry))
                 positions.append(cursor.lastrowid)
-                decided[run] = before.with_chunks(Ranges.of([entry.key.seq]), entry.disposition)
+                fresh[run][entry.key.seq] = entry.disposition
                 added = JournalTotals(
                     added.transitions + entry.transitions,
                     added.episodes + entry.episodes,
                     added.body_bytes + len(entry.body),
                 )
                 held += len(entry.body) + _ROW_BYTES
+            decided = {run: self._after(run, its) for run, its in fresh.items() if its}
             connection.execute("COMMIT")
             self._decided.update(decided)
             self._held_bytes += held
@@ -236,6 +236,14 @@ class Journal:
         with self._transaction("write to") as connection:
             connection.executemany(schema.PUT_REPORT, rows)
             connection.execute("COMMIT")
+
+    def _after(self, run: RunKey, fresh: Mapping[int, Disposition]) -> Decided:
+        """What is decided about a run once these chunks of it are."""
+        after = self.decided(run)
+        for disposition in set(fresh.values()):
+            seqs = Ranges.of(seq for seq, its in fresh.items() if its is disposition)
+            after = after.with_chunks(seqs, disposition)
+        return after
 
     def _prune_page(self, cursor: Cursor) -> int:
         with self._transaction("prune") as connection:

@@ -10,6 +10,8 @@ from shoal.errors import JournalError
 from shoal.ranges import Ranges
 
 SCHEMA_VERSION = 1
+PAGE_BYTES = 16_384
+"""Of a new file. A chunk of 80 KiB costs two thirds of the time that pages of 4 KiB take."""
 
 CODES = {Disposition.TRAINED: 1, Disposition.EXPIRED: 2, Disposition.REJECTED: 3}
 DISPOSITIONS = {code: disposition for disposition, code in CODES.items()}
@@ -123,6 +125,7 @@ def prepare(connection: sqlite3.Connection, where: str) -> None:
         JournalError: the file was written by a newer program.
         sqlite3.Error: the file is not a database, or cannot be written.
     """
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES:d}")  # an old file keeps its own
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()

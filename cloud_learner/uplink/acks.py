@@ -28,6 +28,7 @@ _NO_END = 1 << 62
 class _Heard:
     oldest_seq: int
     at_s: float
+    repeats: int = 0
 
 
 class Acks:
@@ -54,11 +55,22 @@ class Acks:
             self._runs_of[run.device_id] += 1
         self._heard[run] = _Heard(oldest, now_s)
 
-    def recent(self, since_s: float) -> list[RunKey]:
-        """The runs that sent something at or after `since_s`; forgets the others."""
-        self._heard = {run: heard for run, heard in self._heard.items() if heard.at_s >= since_s}
+    def due(self, now_s: float, *, every_s: float, window_s: float) -> list[RunKey]:
+        """The runs that are to be told again now; forgets those silent for `window_s`.
+
+        A run is told again `every_s` after it was heard, then after twice as long, and so on: most
+        acknowledgements arrive, and a thousand devices are told of a thousand runs each time.
+        """
+        self._heard = {
+            run: heard for run, heard in self._heard.items() if heard.at_s >= now_s - window_s
+        }
         self._runs_of = Counter(run.device_id for run in self._heard)
-        return list(self._heard)
+        found: list[RunKey] = []
+        for run, heard in self._heard.items():
+            if now_s - heard.at_s >= every_s * (2.0 ** (heard.repeats + 1) - 1.0):
+                heard.repeats += 1
+                found.append(run)
+        return found
 
     def messages(self, runs: Iterable[RunKey]) -> dict[str, list[bytes]]:
         """Framed `Ack`s for each device of these runs that has something decided.

@@ -30,6 +30,8 @@ RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 TELL_AGAIN_S: Final = 10.0
 """Rejected chunks of a device are told of this often for each reason, with their count."""
+MAX_OPENED: Final = 1
+"""Groups of opened chunks that wait for the journal; while they do, messages wait in the inbox."""
 _log = get_logger("ingest")
 
 JOURNAL_FULL: Final = "journal_full"
@@ -50,11 +52,12 @@ class IngestParts:
 class Ingest:
     """Each chunk is validated, decided, journaled, acknowledged and only then trained from.
 
-    Chunks that wait together are committed together, so one fsync serves many (group commit). When
-    the journal cannot be written nothing is acknowledged: the devices keep their chunks.
+    Chunks that wait together are committed together, so one fsync serves many (group commit), and
+    while the disk works the next ones are opened already. When the journal cannot be written
+    nothing is acknowledged: the devices keep their chunks.
 
     ingest = Ingest(parts, config, standard, publish_ack)
-    await run_services({"chunks": ingest.serve_chunks, "reports": ingest.serve_reports, ...})
+    await run_services({"chunks": ingest.serve_chunks, "commits": ingest.serve_commits, ...})
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Ingest:
         self._clock = clock
         self._acks = Acks(parts.journal.decided)
         self._throttle = Throttle(TELL_AGAIN_S, clock=clock)
+        self._opened: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue(MAX_OPENED)
         self.last_chunk_s: float | None = None
         self.last_report_s: float | None = None
 
@@ -104,7 +108,10 @@ class Ingest:
                 parts.fleet.note_event(event)
 
     async def serve_chunks(self) -> None:
-        """Takes chunks in, until cancelled."""
+        """Opens chunks and decides about them, until cancelled.
+
+        A chunk that came twice may be opened twice: whether it is new, the journal alone says.
+        """
         parts = self._parts
         while True:
             messages = await parts.inbox.chunks.take(self._config.max_batch_messages)
@@ -123,14 +130,23 @@ class Ingest:
             )
             self._note_refusals(opened.refusals)
             if opened.arrivals:
-                await self._settle(opened.arrivals)
+                await self._opened.put(opened.arrivals)
+
+    async def serve_commits(self) -> None:
+        """Makes what was decided durable, acknowledges it and hands it on, until cancelled."""
+        while True:
+            await self._settle(await self._opened.get())
 
     async def repeat_acks(self) -> None:
         """Repeats recent acknowledgements, since each travels at QoS 0; until cancelled."""
         while True:
             await asyncio.sleep(self._config.ack_repeat_s)
-            since_s = self._clock() - self._config.ack_repeat_window_s
-            self._acknowledge(self._acks.recent(since_s))
+            due = self._acks.due(
+                self._clock(),
+                every_s=self._config.ack_repeat_s,
+                window_s=self._config.ack_repeat_window_s,
+            )
+            self._acknowledge(due)
 
     async def _settle(self, arrivals: Sequence[Arrival]) -> None:
         positions = await self._commit(arrivals)

@@ -30,10 +30,12 @@ class Subject:
         name: The CN, and all of the subject: NATS matches the whole of it, Mosquitto only the CN.
         hosts: Host names and addresses it serves on, beside the loopback ones; None if it never
             serves, and then no peer takes it for a server.
+        uris: Other names that say what it may do.
     """
 
     name: str
     hosts: tuple[str, ...] | None = None
+    uris: tuple[str, ...] = ()
 
 
 def ca_certificate(
@@ -91,7 +93,12 @@ def leaf_certificate(
     )
     if subject.hosts is not None:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-        names = x509.SubjectAlternativeName(_host_names((*LOOPBACK_HOSTS, *subject.hosts)))
+        names = x509.SubjectAlternativeName(
+            [
+                *_host_names((*LOOPBACK_HOSTS, *subject.hosts)),
+                *map(x509.UniformResourceIdentifier, subject.uris),
+            ]
+        )
         builder = builder.add_extension(names, critical=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     return builder.sign(ca_key, hashes.SHA256())

@@ -49,6 +49,7 @@ PARTS = (
     Part("broker", "shoalctl.broker_cli:broker_app", "Run the fleet's MQTT broker.", RUN),
     Part("learner", "cloud_learner.cli:learner_app", "Train, and publish policies.", RUN),
     Part("agent", "edge_agent.cli:agent_app", "Act on a device.", RUN),
+    Part("relay", "shoalctl.relay_cli:relay_app", "Serve a site's devices from one watch.", RUN),
     Part("devices", "shoalctl.fleet_cli:devices_app", "See the devices and their health.", WATCH),
     Part("policy", "shoalctl.fleet_cli:policy_app", "See the published policies.", WATCH),
     Part("fleet", "shoalctl.fleet_cli:fleet_app", "Account for every chunk.", WATCH),

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shoal.errors import ConfigError, IdentityError
+from shoal.identity import RELAY_URI
 from shoal.topics import check_device_id, check_fleet
 from shoalctl.certificates import (
     LEAF_LIFETIME,
@@ -36,18 +37,19 @@ _PUBLIC = 0o644
 
 
 class Role(StrEnum):
-    """What a certificate is for. Every role but `DEVICE` has exactly one name, its own."""
+    """What a certificate is for. Every role has one name, its own, but `DEVICE` and `RELAY`."""
 
     DEVICE = "device"
     LEARNER = "learner"
     OPERATOR = "operator"
     BROKER = "broker"
     SERVER = "server"
+    RELAY = "relay"
 
     @property
     def serves(self) -> bool:
         """Whether peers connect to it."""
-        return self in {Role.LEARNER, Role.BROKER, Role.SERVER}
+        return self in {Role.LEARNER, Role.BROKER, Role.SERVER, Role.RELAY}
 
 
 def _utc_now() -> datetime:
@@ -221,15 +223,17 @@ class FleetPki:
         sans: Sequence[str],
         lifetime: timedelta,
     ) -> bytes:
-        if role is Role.DEVICE:
+        if role in {Role.DEVICE, Role.RELAY}:
             check_device_id(name)
         elif name != role:
             raise ConfigError(
-                f"{name!r}: the {role}'s certificate is named {str(role)!r}, only devices have ids"
+                f"{name!r}: the {role}'s certificate is named {str(role)!r}, only devices and"
+                " relays have ids"
             )
         if sans and not role.serves:
             raise ConfigError(f"{name} serves nobody, so it takes no host names: {', '.join(sans)}")
-        subject = Subject(name, tuple(sans) if role.serves else None)
+        uris = (RELAY_URI,) if role is Role.RELAY else ()
+        subject = Subject(name, tuple(sans) if role.serves else None, uris)
         return _pem(
             leaf_certificate(
                 self.ca, self._ca_key, key, subject, now=self.clock(), lifetime=lifetime

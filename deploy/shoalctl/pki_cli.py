@@ -34,7 +34,7 @@ def init(
 @pki_app.command()
 def issue(
     name: Annotated[
-        str, typer.Argument(help="A device id, or learner, operator, broker or server.")
+        str, typer.Argument(help="A device's or relay's id, or learner, operator, broker, server.")
     ],
     *,
     directory: Directory = Path("pki"),
@@ -45,10 +45,14 @@ def issue(
     out: Annotated[
         Path | None, typer.Option(help="Identity directory to make. (default: identities/NAME)")
     ] = None,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="For a relay: devices trust it, and it speaks for them.")
+    ] = False,
     days: Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")] = 365,
 ) -> None:
     """Make a key and certificate, and print the identity directory to copy to its owner."""
-    role = Role(name) if name in list(Role) and name != Role.DEVICE else Role.DEVICE
+    own_name = name in list(Role) and name not in {Role.DEVICE, Role.RELAY}
+    role = Role.RELAY if relay else Role(name) if own_name else Role.DEVICE
     fleet = FleetPki.load(directory)
     lifetime = timedelta(days=days)
     typer.echo(fleet.issue(name, role, sans=san or (), directory=out, lifetime=lifetime))

@@ -16,6 +16,8 @@ from shoal.errors import IdentityError
 CA_FILE, CERT_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
 POLICY_KEY_FILE = "policy.pub"  # 32 bytes, as hexadecimal
 PUBLIC_KEY_BYTES = 32
+RELAY_URI = "urn:shoal:role:relay"
+"""An alternative name in the certificate of a relay, by which it may speak for its devices."""
 
 
 @dataclass(frozen=True, slots=True)

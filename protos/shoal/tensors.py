@@ -74,15 +74,16 @@ def decode_tensor(message: pb.Tensor) -> Array:
         size *= axis
         if size > MAX_TENSOR_BYTES:
             raise LimitExceeded(f"tensor {message.name[:80]!r}: over {MAX_TENSOR_BYTES} bytes")
-    if size != len(message.data):
+    data = message.data  # protobuf copies them whenever they are asked for
+    if size != len(data):
         raise WireError(
             f"tensor {message.name[:80]!r}: shape {tuple(message.shape)} of {dtype} needs {size} "
-            f"bytes, there are {len(message.data)}"
+            f"bytes, there are {len(data)}"
         )
-    if dtype.kind == "b" and message.data.strip(b"\x00\x01"):
+    if dtype.kind == "b" and data.strip(b"\x00\x01"):
         raise WireError(f"tensor {message.name[:80]!r}: a bool must be 0 or 1")
     try:
-        return np.frombuffer(message.data, dtype).reshape(tuple(message.shape))
+        return np.frombuffer(data, dtype).reshape(tuple(message.shape))
     except ValueError as error:  # nothing times more than an array can address
         raise WireError(f"tensor {message.name[:80]!r}: shape {tuple(message.shape)}") from error
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 import zstandard
@@ -19,12 +23,12 @@ MAX_ENVELOPE_BYTES = 1024 * 1024  # a broker's usual limit; 96 KiB is what chunk
 MAX_BODY_BYTES = 64 * 1024 * 1024  # a chunk once decompressed
 DIGEST_BYTES = 32
 _ZSTD_LEVEL = 1
+_TOO_LONG: Final = 1 << 62
 _OPTIONAL: Final = ("initial_state", "priorities")
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """An episode that ended in a chunk.
+class Episode(NamedTuple):
+    """An episode that ended in a chunk. A tuple, since a learner makes thousands a second.
 
     Attributes:
         env: Index of the environment on the device.
@@ -37,6 +41,11 @@ class Episode:
     step: int
     total_return: float
     length: int
+
+
+# No Python code for each: a short episode ends a hundred times in a large chunk.
+_episode_fields: Final = attrgetter(*Episode._fields)
+_episode: Final = partial(tuple.__new__, Episode)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +181,9 @@ def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
         truncated=decode_tensor(message.truncated),
         final_index=decode_tensor(message.final_index),
         final_observations=decode_tensor(message.final_observations),
-        episodes=tuple(Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes),
+        episodes=tuple(
+            [Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes]
+        ),
         **{
             name: decode_tensor(getattr(message, name))
             for name in _OPTIONAL
@@ -270,13 +281,25 @@ def _check_ends(chunk: Chunk) -> None:
         raise WireError("chunk: there must be one final observation for each end of an episode")
     if chunk.final_observations.shape[1:] != chunk.observations.shape[2:]:
         raise WireError("chunk: final observations must be shaped like observations")
-    if [e.step * chunk.envs + e.env for e in chunk.episodes] != ends.tolist():
+    envs = chunk.envs
+    if [step * envs + env for env, step, _, _ in chunk.episodes] != ends.tolist():
         raise WireError("chunk: there must be one episode for each end, in order")
-    for episode in chunk.episodes:
-        if episode.env >= chunk.envs:
-            raise WireError(f"chunk: episode of environment {episode.env} of {chunk.envs}")
-        if not np.isfinite(episode.total_return) or not 1 <= episode.length < 1 << 62:
+    for env, _, total_return, length in chunk.episodes:
+        if env >= envs:
+            raise WireError(f"chunk: episode of environment {env} of {envs}")
+        if not math.isfinite(total_return) or not 1 <= length < _TOO_LONG:
             raise WireError("chunk: an episode's return or length is out of range")
+
+
+_own = threading.local()
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """One a thread: they are not to be shared, and making one costs as much as a small chunk."""
+    found: zstandard.ZstdDecompressor | None = getattr(_own, "decompressor", None)
+    if found is None:
+        found = _own.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    return found
 
 
 def _content_size(body: bytes) -> int:
@@ -297,9 +320,7 @@ def _decompress(body: bytes, max_bytes: int) -> bytes:
         raise LimitExceeded(f"chunk: {size} bytes once decompressed, the limit is {max_bytes}")
     try:
         # The content size is bounded above, and the decompressor never writes beyond it.
-        raw = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(
-            body, allow_extra_data=False
-        )
+        raw = _decompressor().decompress(body, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
         raise WireError(f"chunk: cannot be decompressed ({error})") from error
     if len(raw) != size:

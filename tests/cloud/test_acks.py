@@ -61,7 +61,23 @@ def test_the_runs_remembered_of_one_device_are_bounded_and_push_out_no_other_dev
     acks.heard(other, oldest_seq=0, now_s=0.0)
     for number in range(2 * MAX_RUNS_HEARD):
         acks.heard(run_of(number), oldest_seq=0, now_s=0.0)
-    recent = acks.recent(0.0)
-    assert len(recent) == MAX_RUNS_HEARD + 1
-    assert other in recent
-    assert recent[-1] == run_of(2 * MAX_RUNS_HEARD - 1)
+    due = acks.due(0.0, every_s=0.0, window_s=1.0)
+    assert len(due) == MAX_RUNS_HEARD + 1
+    assert other in due
+    assert due[-1] == run_of(2 * MAX_RUNS_HEARD - 1)
+
+
+def test_a_run_is_told_again_after_longer_and_longer_waits_until_it_is_forgotten() -> None:
+    acks = Acks(lambda _: Decided())
+    acks.heard(run_of(1), oldest_seq=0, now_s=0.0)
+    seconds = range(20)
+    told_at = [now for now in seconds if acks.due(float(now), every_s=1.0, window_s=10.0)]
+    assert told_at == [1, 3, 7]
+
+
+def test_a_run_that_is_heard_again_begins_anew() -> None:
+    acks = Acks(lambda _: Decided())
+    for now in (0.0, 1.5, 3.0):
+        acks.heard(run_of(1), oldest_seq=0, now_s=now)
+        assert not acks.due(now + 0.9, every_s=1.0, window_s=10.0)
+        assert acks.due(now + 1.1, every_s=1.0, window_s=10.0) == [run_of(1)]

@@ -84,6 +84,7 @@ async def ingesting(path: Path, *, max_file_bytes: int = 0) -> AsyncIterator[Ben
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(ingest.serve_chunks()),
+                group.create_task(ingest.serve_commits()),
                 group.create_task(ingest.serve_reports()),
                 group.create_task(ingest.repeat_acks()),
             ]
@@ -188,10 +189,10 @@ async def test_a_message_that_names_another_device_than_its_topic_is_refused(
 async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_heard(
     tmp_path: Path,
 ) -> None:
-    async with ingesting(tmp_path, max_file_bytes=65_536) as bench:
+    async with ingesting(tmp_path, max_file_bytes=262_144) as bench:
         bench.journal._connection.execute("PRAGMA max_page_count = 1")
         device = SimDevice("pi-1")
-        key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=400), policy_version=1)))
+        key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=4000), policy_version=1)))
         bench.inbox.offer(device.message(key))
         await until(lambda: bench.fleet.learner_state == "journal_full")
         bench.inbox.offer(device.telemetry_message())

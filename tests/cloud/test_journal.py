@@ -124,7 +124,7 @@ def test_positions_are_never_used_twice_even_after_everything_was_pruned(tmp_pat
 def test_a_full_disk_decides_nothing_and_the_journal_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    with opened(tmp_path, retain_bytes=0, max_file_bytes=131_072) as journal:
+    with opened(tmp_path, retain_bytes=0, max_file_bytes=262_144) as journal:
         appended = fill(journal)
         assert journal.decided(RUN).trained == Ranges.upto(appended)
         with pytest.raises(JournalError, match=r"cannot append to the journal .* full"):

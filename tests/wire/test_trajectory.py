@@ -128,13 +128,13 @@ GOOD = make_chunk(cartpole_spec()).episodes
         GOOD[:1],
         GOOD[::-1],
         (*GOOD, GOOD[0]),
-        (dataclasses.replace(GOOD[0], step=1, env=2), GOOD[1]),  # the same flat index
-        (dataclasses.replace(GOOD[0], step=0, env=4), GOOD[1]),
-        (dataclasses.replace(GOOD[0], env=2**32 - 1), GOOD[1]),
-        (dataclasses.replace(GOOD[0], length=0), GOOD[1]),
-        (dataclasses.replace(GOOD[0], length=2**63), GOOD[1]),
-        (dataclasses.replace(GOOD[0], total_return=float("nan")), GOOD[1]),
-        (dataclasses.replace(GOOD[0], total_return=float("inf")), GOOD[1]),
+        (GOOD[0]._replace(step=1, env=2), GOOD[1]),  # the same flat index
+        (GOOD[0]._replace(step=0, env=4), GOOD[1]),
+        (GOOD[0]._replace(env=2**32 - 1), GOOD[1]),
+        (GOOD[0]._replace(length=0), GOOD[1]),
+        (GOOD[0]._replace(length=2**63), GOOD[1]),
+        (GOOD[0]._replace(total_return=float("nan")), GOOD[1]),
+        (GOOD[0]._replace(total_return=float("inf")), GOOD[1]),
     ],
 )
 def test_episodes_that_lie_are_a_wire_error(episodes: tuple[Episode, ...]) -> None:

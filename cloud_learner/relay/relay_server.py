@@ -1,0 +1,90 @@
+"""The parameter server of a relay: the learner's own, and what only the learner can do refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import grpc
+
+from cloud_learner.downlink.parameter_server import DIGEST_BYTES, ParameterServer
+from cloud_learner.downlink.policy_source import PolicySource
+from cloud_learner.grpc_server import Context, peer_is_relay, peer_name, refuse, require_fleet
+from cloud_learner.relay.active_reports import ActiveReport
+from shoal.noise import RUN_ID_BYTES
+from shoal.v1 import parameter_server_pb2 as pb
+from shoal.v1 import update_pb2
+
+_ONLY_THE_LEARNER = (
+    "this is a relay: it serves policies and cannot merge updates; a device that computes "
+    "gradients needs parameter_server to name the learner's own"
+)
+
+
+class RelayServer(ParameterServer):
+    """Serves `shoal.v1.ParameterServer` from what a relay holds.
+
+    Reports of what devices act with are handed on; `PushUpdate` and `GetWeights` are refused.
+
+        server = RelayServer(store, fleet="reef", note_active=reports.note)
+        server.announce(store.accept(bundle, fetch_graph))
+    """
+
+    def __init__(
+        self, policies: PolicySource, *, fleet: str, note_active: Callable[[ActiveReport], object]
+    ) -> None:
+        """Offers the newest version from the start.
+
+        Args:
+            policies: Where versions and graphs come from.
+            fleet: The fleet served.
+            note_active: Told what a device acts with.
+        """
+        super().__init__(policies, fleet=fleet)
+        self._served = fleet
+        self._note_active = note_active
+
+    async def ReportActive(  # noqa: N802 - the name in the proto
+        self, request: pb.ReportActiveRequest, context: Context
+    ) -> pb.ReportActiveResponse:
+        """Takes what a device acts with, to tell it upstream."""
+        name = peer_name(context)
+        if request.device_id != name and not peer_is_relay(context):
+            await refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate is of {name!r}, the call says {request.device_id[:80]!r}: a "
+                "device reports under its own name",
+            )
+        await require_fleet(context, request.fleet, self._served)
+        if len(request.digest) != DIGEST_BYTES or len(request.run_id) != RUN_ID_BYTES:
+            await refuse(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"digest and run_id have {len(request.digest)} and {len(request.run_id)} bytes: "
+                f"send {DIGEST_BYTES} and {RUN_ID_BYTES}",
+            )
+        self._note_active(
+            ActiveReport(request.device_id, request.run_id, request.version, request.digest)
+        )
+        return pb.ReportActiveResponse()
+
+    async def GetWeights(  # noqa: N802 - the name in the proto
+        self,
+        request: update_pb2.GetWeightsRequest,  # noqa: ARG002 - whatever it asks for
+        context: Context,
+    ) -> AsyncIterator[pb.Part]:
+        """Refuses: a relay has no fp32 weights."""
+        for part in await _no_parts(context):
+            yield part
+
+    async def PushUpdate(  # noqa: N802 - the name in the proto
+        self,
+        request: update_pb2.PushUpdateRequest,  # noqa: ARG002 - whatever it holds
+        context: Context,
+    ) -> update_pb2.PushUpdateResponse:
+        """Refuses: a relay merges nothing."""
+        await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, _ONLY_THE_LEARNER)
+
+
+async def _no_parts(context: Context) -> Sequence[pb.Part]:
+    await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, _ONLY_THE_LEARNER)

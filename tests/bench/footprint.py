@@ -1,0 +1,322 @@
+"""Memory, size and cold start of the agent, beside the same actor on torch.
+
+    python tests/bench/footprint.py --repeats 5 -o json
+
+The agent runs whole: `shoal agent run` with mutual TLS to the embedded broker and to a parameter
+server. A cold start is from the start of its process to the first step of its environment, with a
+policy on its disk, or none and one on the server. README.md, beside this file, says more.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+if str(HERE.parent) not in sys.path:  # run as a program
+    sys.path.insert(0, str(HERE.parent))
+
+from bench.child import now_s, say  # noqa: E402
+from bench.fleet_site import FLEET, HOST, Site, running_site  # noqa: E402
+from bench.footprint_policy import WEIGHTS_FILE, publish_apart, serve_policies  # noqa: E402
+from bench.part import Part  # noqa: E402
+from bench.report import Machine, envelope, median, table, this_machine, versions  # noqa: E402
+
+SCHEMA = "shoal.v1.BenchFootprint"
+AGENT, ON_DISK, FROM_SERVER = "shoal agent", "policy on disk", "policy from the server"
+TORCH = "the same actor on torch"
+RSS_BAR_MB, SIZE_BAR_MB, START_BAR_S = 100.0, 220.0, 1.5
+DEVICE = "bench-0"
+START_TIMEOUT_S = 60.0
+LOOK_S = 0.005
+STOP_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One process, from its start on.
+
+    Attributes:
+        actor: Who acts.
+        start: Where its policy came from.
+        first_action_s: From the process's start to the first step of its environment.
+        rss_mb: Resident memory after `settle_s`, in 10^6 bytes.
+        threads: Of the process, then.
+    """
+
+    actor: str
+    start: str
+    first_action_s: float
+    rss_mb: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What an installation takes on the disk, in 10^6 bytes.
+
+    Attributes:
+        actor: Whose.
+        mb: Of all files.
+        largest: The largest packages, by name.
+    """
+
+    actor: str
+    mb: float
+    largest: dict[str, float]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 0 when every bar is met."""
+    parser = argparse.ArgumentParser(prog="shoal bench footprint", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--hidden", default="64,64", help="widths of the network")
+    parser.add_argument("--envs", type=int, default=1, help="environments of the device")
+    parser.add_argument("--settle-s", type=float, default=8.0, help="before memory is read")
+    parser.add_argument("--quick", action="store_true", help="one repeat, and no fresh venv")
+    parser.add_argument("--out", type=Path, help="file that gets the JSON")
+    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    given = parser.parse_args(arguments)
+    repeats, settle_s = (1, 3.0) if given.quick else (given.repeats, given.settle_s)
+    machine = this_machine()
+    starts: list[Start] = []
+    with (
+        tempfile.TemporaryDirectory(dir=HERE) as name,
+        running_site(Path(name), (DEVICE,)) as site,
+        _served(site, Path(name), given.hidden) as server_port,
+    ):
+        directory = Path(name)
+        for repeat in range(repeats):
+            state = directory / f"state-{repeat}"
+            config = write_config(directory, site, server_port, state, given.envs)
+            command: tuple[str, ...]
+            command = (sys.executable, "-m", "shoalctl.cli", "agent", "run", "--config", config)
+            starts += [
+                _start(AGENT, start, command, directory, settle_s)
+                for start in (FROM_SERVER, ON_DISK)
+            ]
+            state = directory / f"torch-{repeat}"
+            state.mkdir()
+            command = (
+                *(sys.executable, "-c", "from bench.footprint_torch import main; main()"),
+                *(FLEET, str(site.identity(DEVICE)), str(site.port), str(state)),
+                *(str(directory / WEIGHTS_FILE), str(directory / "probe"), str(given.envs)),
+            )
+            starts.append(_start(TORCH, ON_DISK, command, directory, settle_s))
+    say("measuring sizes")
+    sizes = [] if given.quick else [fresh_venv_size()]
+    sizes += [
+        installed_size(AGENT, "shoal"),
+        installed_size(TORCH, "shoal", "torch", less=("onnxruntime",)),
+    ]
+    report = envelope(
+        SCHEMA,
+        machine,
+        {
+            "versions": versions("shoal", "onnxruntime", "torch", "grpcio", "numpy"),
+            "starts": [asdict(start) for start in starts],
+            "sizes": [asdict(size) for size in sizes],
+            "medians": medians_of(starts),
+        },
+    )
+    if given.out is not None:
+        given.out.write_text(report + "\n", encoding="utf-8")
+    sys.stdout.write((report if given.format == "json" else text_of(machine, starts, sizes)) + "\n")
+    return 0 if met(starts, sizes) else 1
+
+
+def write_config(directory: Path, site: Site, server_port: int, state: Path, envs: int) -> str:
+    """Writes an agent's configuration and returns its path."""
+    path = directory / "agent.toml"
+    path.write_text(
+        f'fleet = "{FLEET}"\n'
+        f'identity = "{site.identity(DEVICE)}"\n'
+        f'state_dir = "{state}"\n'
+        "[env]\n"
+        'id = "bench.footprint_env:ProbedCartPole"\n'
+        f"num_envs = {envs}\n"
+        f'kwargs = {{ probe = "{directory / "probe"}" }}\n'
+        f'[broker]\nhost = "{HOST}"\nport = {site.port}\n'
+        f'[parameter_server]\nhost = "{HOST}"\nport = {server_port}\n',
+        "utf-8",
+    )
+    return str(path)
+
+
+def _start(
+    actor: str, start: str, command: Sequence[str], directory: Path, settle_s: float
+) -> Start:
+    probe, log = directory / "probe", directory / "stderr.log"
+    probe.unlink(missing_ok=True)
+    with log.open("wb") as errors:
+        started_s = now_s()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            cwd=HERE.parent,
+            start_new_session=True,
+        )
+    try:
+        while not probe.exists():
+            if process.poll() is not None or now_s() - started_s > START_TIMEOUT_S:
+                raise SystemExit(f"{actor} did not act:\n{log.read_text('utf-8')[-2000:]}")
+            time.sleep(LOOK_S)
+        first_s = float(probe.read_text("utf-8")) - started_s
+        time.sleep(settle_s)
+        seen = psutil.Process(process.pid)
+        rss, threads = seen.memory_info().rss, seen.num_threads()
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    found = Start(actor, start, round(first_s, 3), round(rss / 1e6, 1), threads)
+    say(f"{actor}, {start}: {found.first_action_s:.2f} s, {found.rss_mb:.0f} MB")
+    return found
+
+
+@contextmanager
+def _served(site: Site, directory: Path, hidden: str) -> Iterator[int]:
+    widths = [int(width) for width in hidden.split(",")]
+    maker = Part(publish_apart, site.identity("learner"), directory, widths)
+    maker.hear()
+    maker.end()
+    server = Part(serve_policies, site.identity("learner"), directory)
+    try:
+        yield server.hear()
+    finally:
+        server.tell("end")
+        server.end()
+
+
+def fresh_venv_size() -> Size:
+    """Installs the base package, as a device does, and weighs the virtual environment."""
+    directory = Path(tempfile.mkdtemp(prefix="shoal-footprint-"))
+    try:
+        subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+        subprocess.run(
+            [
+                *(directory / "bin" / "python", "-m", "pip", "install", "-qq"),
+                *("--constraint", CHECKOUT / "constraints.txt", CHECKOUT),
+            ],
+            check=True,
+        )
+        packages = next((directory / "lib").glob("python*/site-packages"))
+        by_name = {path.name: _weigh(path) for path in packages.iterdir()}
+        total = _weigh(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return Size(f"{AGENT}, fresh venv with pip", round(total / 1e6, 1), _largest(by_name))
+
+
+def installed_size(actor: str, *roots: str, less: Sequence[str] = ()) -> Size:
+    """What distributions and all that they need weigh, as they are installed here."""
+    names = closure(roots) - set(less)
+    by_name: dict[str, int] = {}
+    for name in names:
+        files = metadata.distribution(name).files or ()
+        by_name[name] = sum(
+            file.locate().stat().st_size  # type: ignore[attr-defined] # a path of importlib's
+            for file in files
+            if file.locate().is_file()  # type: ignore[attr-defined]
+        )
+    return Size(
+        f"{actor}, its packages here", round(sum(by_name.values()) / 1e6, 1), _largest(by_name)
+    )
+
+
+def closure(roots: Sequence[str]) -> set[str]:
+    """Distributions and what they need, extras left out."""
+    from packaging.requirements import Requirement
+
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        try:
+            needed = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        for text in needed:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return found
+
+
+def _weigh(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(_weigh(each) for each in path.iterdir())
+
+
+def _largest(by_name: dict[str, int]) -> dict[str, float]:
+    heaviest = sorted(by_name.items(), key=lambda item: -item[1])[:8]
+    return {name: round(size / 1e6, 1) for name, size in heaviest}
+
+
+def medians_of(starts: Sequence[Start]) -> dict[str, Any]:
+    """By actor and start: seconds to the first action, and memory."""
+    kinds = dict.fromkeys((each.actor, each.start) for each in starts)
+    return {
+        f"{actor}, {start}": {
+            "first_action_s": median(
+                [s.first_action_s for s in starts if (s.actor, s.start) == (actor, start)]
+            ),
+            "rss_mb": median([s.rss_mb for s in starts if (s.actor, s.start) == (actor, start)]),
+        }
+        for actor, start in kinds
+    }
+
+
+def met(starts: Sequence[Start], sizes: Sequence[Size]) -> bool:
+    """Whether the agent is within every bar."""
+    ours = [value for name, value in medians_of(starts).items() if name.startswith(AGENT)]
+    return all(
+        value["first_action_s"] <= START_BAR_S and value["rss_mb"] <= RSS_BAR_MB for value in ours
+    ) and all(size.mb <= SIZE_BAR_MB for size in sizes if size.actor.startswith(AGENT))
+
+
+def text_of(machine: Machine, starts: Sequence[Start], sizes: Sequence[Size]) -> str:
+    """What a person reads."""
+    rows = [
+        (name, value["first_action_s"], value["rss_mb"])
+        for name, value in medians_of(starts).items()
+    ]
+    size_rows = [
+        (size.actor, size.mb, ", ".join(f"{name} {mb:.0f}" for name, mb in size.largest.items()))
+        for size in sizes
+    ]
+    bars = (
+        f"bars: first action {START_BAR_S} s, memory {RSS_BAR_MB:.0f} MB, size {SIZE_BAR_MB:.0f} MB"
+    )
+    return "\n\n".join(
+        (
+            machine.text,
+            table(("median", "first action s", "memory MB"), rows),
+            table(("size", "MB", "largest, MB"), size_rows),
+            bars,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
