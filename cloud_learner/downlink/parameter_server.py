@@ -12,6 +12,7 @@ import grpc.aio
 
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
+from cloud_learner.gradients.service import GradientService
 from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
@@ -20,6 +21,7 @@ from shoal.policy import split
 from shoal.topics import check_device_id
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
+from shoal.v1 import update_pb2
 
 DIGEST_BYTES = 32
 """A sha256."""
@@ -74,6 +76,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         *,
         fleet: str,
         note_version: Callable[[int], object] = lambda _: None,
+        gradients: GradientService | None = None,
     ) -> None:
         """Offers the newest version of the log from the start.
 
@@ -81,6 +84,7 @@ class ParameterServer(rpc.ParameterServerServicer):
             policy_log: Where versions and graphs come from.
             fleet: The fleet served.
             note_version: Told what a device has when it is above everything in the log.
+            gradients: Takes updates; None where the training's mode is another.
 
         Raises:
             PolicyLogError: The log cannot be read.
@@ -88,6 +92,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         self._log = policy_log
         self._fleet = fleet
         self._note_version = note_version
+        self._gradients = gradients
         newest = policy_log.newest()
         self._offer = None if newest is None else _cut(newest)
         self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
@@ -214,7 +219,31 @@ class ParameterServer(rpc.ParameterServerServicer):
             self._meter.count(name, len(part.data))
         self._meter.count_refresh(name, published.fp32_bytes)
 
+    async def GetWeights(  # noqa: N802 - the name in the proto
+        self, request: update_pb2.GetWeightsRequest, context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """Sends the fp32 weights to a device that computes gradients."""
+        async for part in (await self._require_gradients(context)).weights(request, context):
+            yield part
+            self._meter.count(request.device_id, len(part.data))
+
+    async def PushUpdate(  # noqa: N802 - the name in the proto
+        self, request: update_pb2.PushUpdateRequest, context: Context
+    ) -> update_pb2.PushUpdateResponse:
+        """Takes a gradient."""
+        return await (await self._require_gradients(context)).push(request, context)
+
     # --------------------------------------------------------------------------------- the rules
+
+    async def _require_gradients(self, context: Context) -> GradientService:
+        if self._gradients is None:
+            await refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                'this learner takes no gradients: set training.mode = "gradients" there, or mode = '
+                '"trajectories" on the device',
+            )
+        return self._gradients
 
     async def _require_device(self, request: pb.WatchRequest, context: Context) -> str:
         name = peer_name(context)
