@@ -225,7 +225,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         """Sends the fp32 weights to a device that computes gradients."""
         async for part in (await self._require_gradients(context)).weights(request, context):
             yield part
-            self._meter.count(request.device_id, len(part.data))
+            self._meter.count_fp32(request.device_id, len(part.data))
 
     async def PushUpdate(  # noqa: N802 - the name in the proto
         self, request: update_pb2.PushUpdateRequest, context: Context
