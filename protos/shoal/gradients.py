@@ -227,17 +227,18 @@ def _from_int8(body: bytes, parameters: int) -> Floats:
 def _to_top_k(values: Floats, share: float) -> bytes:
     count = min(len(values), max(1, math.ceil(share * len(values))))
     places = np.sort(np.argpartition(np.abs(values), len(values) - count)[-count:])
-    return places.astype(_PLACE).tobytes() + values[places].astype(_FLOAT).tobytes()
+    head = np.array([count, *places], _PLACE)
+    return head.tobytes() + values[places].astype(_FLOAT).tobytes()
 
 
 def _from_top_k(body: bytes, parameters: int) -> Gradient:
-    count, rest = divmod(len(body), _PLACE.itemsize + _FLOAT.itemsize)
-    if rest or not 0 < count <= parameters:
-        raise UpdateRefused(
-            "malformed", f"gradient: {len(body)} bytes are no places and values of {parameters}"
-        )
-    places = np.frombuffer(body, _PLACE, count)
-    kept = np.frombuffer(body, _FLOAT, count, _PLACE.itemsize * count)
+    item = _PLACE.itemsize
+    count = int.from_bytes(body[:item], "little")
+    if not 0 < count <= parameters:
+        raise UpdateRefused("malformed", f"gradient: {count} places of {parameters} parameters")
+    _require_bytes(body, item + count * (item + _FLOAT.itemsize))
+    places = np.frombuffer(body, _PLACE, count, item)
+    kept = np.frombuffer(body, _FLOAT, count, item + item * count)
     if int(places[-1]) >= parameters or bool((places[1:] <= places[:-1]).any()):
         raise UpdateRefused("malformed", "gradient: places must increase and be parameters")
     norm = _norm(kept)

@@ -1,4 +1,4 @@
-"""The serving side of `shoal bench gradients`: the learner's own endpoint, in a process of its own."""
+"""The serving side of `shoal bench gradients`: the learner's endpoint in a process of its own."""
 
 import asyncio
 import contextlib
