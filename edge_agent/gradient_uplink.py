@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -128,6 +128,7 @@ class GradientUplink:
         self._rng = rng or random.Random()
         self._encoder = Encoder(config.codec, share=config.top_k)
         self._weights: Weights | None = None
+        self._computed_with: tuple[bytes, Mapping[str, object]] | None = None
         self._seq = 0
         self._turn: _Turn | None = None
         self._request: update_pb2.PushUpdateRequest | None = None
@@ -258,11 +259,12 @@ class GradientUplink:
             return held
         weights = decode_weights(payload)
         await asyncio.to_thread(self._worker.take, weights)
-        if held is not None and held.setup != weights.setup:
-            self._encoder.forget()
+        self._weights = weights
+        if self._computed_with not in (None, (weights.layout_digest, weights.setup)):
+            self._encoder.forget()  # the parameters are others
             if self._turn is not None:
                 self._turn.begun = False
-        self._weights = weights
+        self._computed_with = (weights.layout_digest, weights.setup)
         return weights
 
     def _take(self, assembler: Assembler, part: pb.Part) -> bytes | None:

@@ -27,8 +27,9 @@ from shoal.trajectory import Episode
 
 PUBLISH_INTERVAL: Final = 16
 """Updates between two policies when nothing else is asked for."""
-LINGER_S: Final = 0.25
-"""How long updates too few for a policy wait for more: devices that wait for one must not stall."""
+QUIET_S: Final = 0.05
+"""When none came for so long, those too few for a policy give one: devices may wait for it, and
+those that left will send no more."""
 SAMPLE_ROWS: Final = 256
 MOMENTS_OF: Final = 20_000
 """Observations that what is known of them counts as, at most: older ones fade."""
@@ -76,7 +77,7 @@ class GradientSource:
         self._stats: TrainingStats | None = None
         self._layout: ObservationLayout | None = None
         self._moments: Moments | None = None
-        self._first_s = 0.0
+        self._last_s = 0.0
 
     # ------------------------------------------------------------------------------ for the app
 
@@ -119,10 +120,8 @@ class GradientSource:
         if moments is not None:
             before = self._moments
             self._moments = moments if before is None else before.merged(moments, most=MOMENTS_OF)
-        if self.tally.waiting == 1:
-            self._first_s = self._clock()
-            self._bell.ring()
-        elif self.tally.waiting >= self._interval:
+        self._last_s = self._clock()
+        if self.tally.waiting == 1 or self.tally.waiting >= self._interval:
             self._bell.ring()
 
     # --------------------------------------------------------------------------- for the trainer
@@ -146,16 +145,16 @@ class GradientSource:
         """Takes no chunks: those of another mode stay in the journal."""
 
     def ready(self) -> bool:
-        """Whether there were enough updates, or some that waited long enough."""
+        """Whether there were enough updates, or some and then none for a while."""
         waiting = self.tally.waiting
-        late = waiting > 0 and self._clock() - self._first_s >= LINGER_S
-        return waiting >= self._interval or late
+        quiet = waiting > 0 and self._clock() - self._last_s >= QUIET_S
+        return waiting >= self._interval or quiet
 
     async def wait_ready(self, *, unless: Callable[[], bool]) -> None:
         """Waits until it is `ready`, or `unless` holds."""
         while not (self.ready() or unless()):
             waiting = self.tally.waiting > 0
-            left_s = self._first_s + LINGER_S - self._clock() if waiting else None
+            left_s = self._last_s + QUIET_S - self._clock() if waiting else None
 
             def changed(known: bool = waiting) -> bool:  # noqa: FBT001 - bound here
                 return self.ready() or unless() or (self.tally.waiting > 0) != known

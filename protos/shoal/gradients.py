@@ -203,7 +203,8 @@ def _to_int8(values: Floats) -> bytes:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.where(scales[:, None] > 0, table / scales[:, None], 0.0)
     integers = np.clip(np.rint(steps), -_LEVELS, _LEVELS).astype(np.int8)
-    return scales.astype(_FLOAT).tobytes() + integers.reshape(-1)[: len(values)].tobytes()
+    body: bytes = scales.astype(_FLOAT).tobytes() + integers.reshape(-1)[: len(values)].tobytes()
+    return body
 
 
 def _from_int8(body: bytes, parameters: int) -> Floats:

@@ -455,7 +455,7 @@ def test_a_learner_that_stopped_goes_on_with_weights_optimisers_and_counts(
             assert live is not None
             assert live.updates == 3
             for name, value in live.shards.state_dict().items():
-                np.testing.assert_array_equal(value, optimisers[name])  # type: ignore[arg-type]
+                np.testing.assert_array_equal(value, optimisers[name])
             stats = cloud.core.parts.stats
             assert (stats.env_steps, stats.episodes, stats.return_mean) == (24, 3, 12.0)
             device = await cloud.device()
