@@ -201,7 +201,8 @@ def check_learner(path: Path, plan: DemoPlan) -> None:
     config = load_config(LearnerConfig, path, environ={}, overrides=plan.learner)
     training = config.training
     own = ":" in plan.algorithm or any(key.startswith(_SETTINGS) for key in plan.learner)
-    if not own and config.init is None and training.mode == "async":
+    usual = training.mode == "async" or (training.mode == "gradients" and not plan.learner)
+    if not own and config.init is None and usual:
         return  # presets are tested: torch need not be loaded to look at them again
     from cloud_learner.algorithms.interface import load_algorithm
     from cloud_learner.gradients.making import check_gradients
