@@ -21,6 +21,15 @@ from cloud_learner.downlink.signing import load_signing_key
 from cloud_learner.downlink.version_jumps import VersionJumps
 from cloud_learner.fleet.fleet import Fleet, LearnerFacts
 from cloud_learner.fleet.service import FleetService
+from cloud_learner.gradients.making import (
+    check_gradients,
+    live_of,
+    make_gradient_source,
+    max_request_bytes,
+    standard_of,
+)
+from cloud_learner.gradients.service import GradientService
+from cloud_learner.gradients.source import stats_of
 from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reoffer import last_episodes, last_fingerprint, refill
@@ -96,7 +105,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
                 inbox, parts.journal, parts.replay, parts.fleet, parts.stats, parts.counters
             ),
             config.ingest,
-            standard=trainer.standard,
+            standard=standard_of(trainer.standard, config.training),
             publish_ack=lambda device_id, ack: subscriber.publish(topics.ack(device_id), ack),
             rng=rng,
         )
@@ -105,7 +114,13 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
         )
         services: list[Service] = [parts.parameter_server, fleet_service]
         server = await stack.enter_async_context(
-            GrpcServer(config.server.host, config.server.port, identity, services)
+            GrpcServer(
+                config.server.host,
+                config.server.port,
+                identity,
+                services,
+                max_request_bytes=max_request_bytes(config),
+            )
         )
         running: dict[str, Callable[[], Awaitable[None]]] = {
             "subscriber": subscriber.serve,
@@ -113,13 +128,14 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "chunks": ingest.serve_chunks,
             "commits": ingest.serve_commits,
             "acks": ingest.repeat_acks,
-            "session": lambda: watch_session(
-                subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
-            ),
             "trainer": lambda: trainer.serve(core.restored),
             "grpc": server.serve,
             "active": core.active.save_often,
         }
+        if config.training.mode != "gradients":  # where no chunks are expected
+            running["session"] = lambda: watch_session(
+                subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
+            )
         if isinstance(parts.replay, Lockstep):
             lockstep = parts.replay
             running["lockstep"] = lambda: watch_lockstep(lockstep, parts.fleet)
@@ -147,6 +163,7 @@ def open_core(
         ShoalError: Something on disk is damaged or in use, or the configuration does not fit it.
     """
     choice = load_algorithm(config.training.algorithm, config.training.settings)
+    check_gradients(config.training, choice)
     checkpoints = CheckpointStore(state.checkpoints)
     checkpoint = checkpoints.newest()
     init = _init_of(config, choice, state if checkpoint is not None else None)
@@ -169,16 +186,16 @@ def open_core(
         Metrics(state.tensorboard, enabled=config.tensorboard, counters=counters)
     )
     versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
-    replay = make_source(
-        config,
-        choice,
-        version=lambda: versions.highest,
-        cursor=checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None,
+    cursor = checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None
+    replay = (gradients := make_gradient_source(config, counters, cursor)) or make_source(
+        config, choice, version=lambda: versions.highest, cursor=cursor
     )
     if checkpoint is not None and isinstance(replay, TransitionReplay):
         replay.load_state_dict(checkpoint.source, refill(journal, replay.held(checkpoint.source)))
     jumps = VersionJumps(highest=lambda: policy_log.highest_version, wake=replay.wake)
     stats = _stats_of(journal)
+    if gradients is not None and checkpoint is not None:
+        stats = stats_of(checkpoint.source, stats)
     for info in policy_log.list():
         known = KnownVersion.of(info.manifest)
         versions.add(info.manifest.version, known)
@@ -189,10 +206,25 @@ def open_core(
         replay_steps=lambda: replay.steps,
         counters=counters,
         note_version=jumps.note,
+        gradients_of=gradients.tally.of if gradients is not None else lambda _: {},
     )
     fleet = Fleet(facts, stats, reports=journal.reports())
+    service = None
+    if gradients is not None:
+        service = GradientService(
+            gradients,
+            stats,
+            fleet,
+            config.gradients,
+            fleet=config.fleet,
+            newest_version=lambda: versions.highest,
+        )
     parameter_server = ParameterServer(
-        policy_log, fleet=config.fleet, note_version=jumps.note, active=active
+        policy_log,
+        fleet=config.fleet,
+        note_version=jumps.note,
+        active=active,
+        gradients=service,
     )
     parts = TrainerParts(
         journal=journal,
@@ -213,10 +245,17 @@ def open_core(
         metrics=metrics,
     )
     past = _past_of(policy_log, newest, journal)
+
+    def build(spec: EnvSpec) -> Brain:
+        brain = build_brain(spec, config, choice, init)
+        if gradients is not None:
+            gradients.attach(brain, live_of(brain, config, choice), stats)
+        return brain
+
     trainer = Trainer(
         config,
         parts,
-        build=lambda spec: build_brain(spec, config, choice, init),
+        build=build,
         max_lag=lag_bound(config.training, choice.data),
         past=past,
         rng=rng,
@@ -227,6 +266,9 @@ def open_core(
         restored.learner.load_state_dict(checkpoint.learner)
         restored.learner.resume_at(past.updates if past is not None else 0)
         restored.quantizer.load_state_dict(checkpoint.quantizer)
+        if gradients is not None:
+            gradients.attach(restored, live_of(restored, config, choice), stats)
+            gradients.load_state_dict(checkpoint.source)
     return Core(parts, trainer, active, restored)
 
 

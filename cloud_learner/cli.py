@@ -27,6 +27,12 @@ StateDirectory = Annotated[
     Path | None, typer.Option("--state-dir", help="Where journal, policies and checkpoints lie.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights and minibatches.")]
+ShardCount = Annotated[
+    int | None,
+    typer.Option(
+        "--shards", help='Of the parameters, each with an optimiser; for mode = "gradients".'
+    ),
+]
 LogLevel = Annotated[
     str,
     typer.Option("--log-level", help="debug, info, warning or error.", envvar="SHOAL_LOG_LEVEL"),
@@ -59,10 +65,11 @@ def run_command(
             "--init", help="Start from a policy exported in fp32, or from a checkpoint's file."
         ),
     ] = None,
+    shards: ShardCount = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Starts training in an empty state directory."""
-    flags = {"state_dir": state_dir, "seed": seed, "init": init}
+    flags = {"state_dir": state_dir, "seed": seed, "init": init, "gradients.shards": shards}
     _run(config, flags, log_level, resume=False)
 
 
@@ -71,10 +78,12 @@ def resume_command(
     config: Config = _DEFAULT_CONFIG,
     state_dir: StateDirectory = None,
     seed: Seed = None,
+    shards: ShardCount = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Goes on exactly where the last checkpoint and the journal left off."""
-    _run(config, {"state_dir": state_dir, "seed": seed}, log_level, resume=True)
+    flags = {"state_dir": state_dir, "seed": seed, "gradients.shards": shards}
+    _run(config, flags, log_level, resume=True)
 
 
 @learner_app.command("export")
@@ -200,13 +209,14 @@ def _run(
     config: Path, flags: Mapping[str, Path | int | None], log_level: str, *, resume: bool
 ) -> None:
     from cloud_learner.config import LearnerConfig
-    from shoal.config import load_config
+    from shoal.config import Flag, load_config
     from shoal.logs import setup_logging
 
     setup_logging(log_level)
-    overrides = {
+    overrides: dict[str, object] = {
         key: value.absolute() if isinstance(value, Path) else value for key, value in flags.items()
     }
+    overrides["gradients.shards"] = Flag("--shards", flags.get("gradients.shards"))
     learner_config = load_config(LearnerConfig, config, overrides=overrides)
 
     from cloud_learner import app  # torch: only once the configuration is known to be good

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from cloud_learner.gradients.settings import GradientsConfig
 from shoal.errors import ConfigError
 
 _MAX_PORT = 65_535
@@ -189,12 +190,15 @@ class TrainingConfig:
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names.
+
+    ``mode = "gradients"``: devices with the same mode compute gradients and push them, see
+    ``[gradients]``; no trajectories come here.
     """
 
     algorithm: str = "cloud_learner.algorithms.appo:APPO"
     network: NetworkConfig = field(default_factory=NetworkConfig)
     settings: dict[str, object] = field(default_factory=dict)
-    mode: Literal["async", "lockstep"] = "async"
+    mode: Literal["async", "lockstep", "gradients"] = "async"
     batch_steps: int = 2048
     publish_interval: int = 0
     max_lag: int | None = None
@@ -262,6 +266,7 @@ class LearnerConfig:
     ingest: IngestConfig = field(default_factory=IngestConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    gradients: GradientsConfig = field(default_factory=GradientsConfig)
     checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
     policies_after_version: int = 0

@@ -27,7 +27,6 @@ MAX_REQUEST_BYTES = 64 * 1024
 OPTIONS: Final = (
     # Two servers on one port would share its connections silently: fail instead.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_concurrent_streams", 64),  # per connection
     ("grpc.server_handshake_timeout_ms", 20_000),
     # A lost device is noticed within 90 s. A slow one is not killed: its transport answers pings
@@ -61,7 +60,13 @@ class GrpcServer:
     """
 
     def __init__(
-        self, host: str, port: int, identity: Identity, services: Sequence[Service]
+        self,
+        host: str,
+        port: int,
+        identity: Identity,
+        services: Sequence[Service],
+        *,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         """Prepares an endpoint; entering the context binds it.
 
@@ -70,7 +75,9 @@ class GrpcServer:
             port: Port to listen on; 0 picks a free one.
             identity: The server's certificate, its key and the CA that clients must come from.
             services: What to serve.
+            max_request_bytes: Larger requests are refused before they are read.
         """
+        self._max_request_bytes = max_request_bytes
         self._address = f"[{host}]" if ":" in host else host
         self._port = port
         self._identity = identity
@@ -94,7 +101,8 @@ class GrpcServer:
         credentials = grpc.ssl_server_credentials(
             [(pems.key, pems.cert)], root_certificates=pems.ca, require_client_auth=True
         )
-        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
+        options = (*OPTIONS, ("grpc.max_receive_message_length", self._max_request_bytes))
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
         for service in self._services:
             service.add_to(server)
         address = f"{self._address}:{self._port}"

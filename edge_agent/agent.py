@@ -11,6 +11,9 @@ from edge_agent.config import ActorConfig, AgentConfig
 from edge_agent.downlink import Downlink
 from edge_agent.env import make_env
 from edge_agent.events import Events
+from edge_agent.gradient_queue import GradientQueue
+from edge_agent.gradient_uplink import GradientUplink
+from edge_agent.gradient_worker import find_worker
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
@@ -20,7 +23,7 @@ from edge_agent.status import Certifier, Reporter
 from edge_agent.uplink import Uplink
 from shoal.errors import IdentityError, PolicyRejected
 from shoal.identity import POLICY_KEY_FILE, Identity
-from shoal.services import in_thread, run_services
+from shoal.services import Service, in_thread, run_services
 from shoal.topics import Topics, check_device_id
 from shoal.trajectory import encode_chunk
 from shoal.v1 import device_pb2 as pb
@@ -36,6 +39,7 @@ async def run(config: AgentConfig) -> None:
         ShoalError: the identity, the environment or the state directory cannot be used, or a part
             of the agent failed. Nothing the network or the learner do ends an agent.
     """
+    make_worker = find_worker(config.gradients.worker) if config.mode == "gradients" else None
     identity = Identity.load(config.identity)
     device_id, public_key = check_device_id(identity.name), policy_key(identity)
     run_id = new_run_id(device_id, config.state_dir, config.actor.seed)
@@ -67,6 +71,21 @@ async def run(config: AgentConfig) -> None:
             fleet=config.fleet,
             run_id=run_id,
         )
+        chunk_steps, queue, gradients = config.actor.chunk_steps, None, None
+        if make_worker is not None:
+            chunk_steps = config.gradients.chunk_steps(envs.num_envs)
+            queue = GradientQueue(config.gradients.queue_chunks)
+            gradients = GradientUplink(
+                config.parameter_server,
+                identity,
+                queue,
+                make_worker(envs.spec, allow=config.gradients.allow),
+                events,
+                config.gradients,
+                fleet=config.fleet,
+                run_id=run_id,
+                spec=envs.spec,
+            )
         async with Uplink(
             config.broker,
             identity,
@@ -77,9 +96,7 @@ async def run(config: AgentConfig) -> None:
             run_id=run_id,
         ) as uplink:
             # It resets the environment: what fails from here on is told to the fleet.
-            actor = Actor(
-                envs, run_id=run_id, chunk_steps=config.actor.chunk_steps, control=control
-            )
+            actor = Actor(envs, run_id=run_id, chunk_steps=chunk_steps, control=control)
             reporter = Reporter(
                 device_id,
                 run_id,
@@ -90,20 +107,24 @@ async def run(config: AgentConfig) -> None:
                 uplink=uplink,
                 downlink=downlink,
                 paced=control.hz is not None,
+                queue=queue,
+                gradients=gradients,
             )
-            await run_services(
-                {
-                    "act": in_thread(
-                        functools.partial(act_forever, actor, policies, spool, events, config.actor)
-                    ),
-                    "uplink": uplink.serve,
-                    "downlink": downlink.follow,
-                    "active": downlink.report_active,
-                    "status": lambda: uplink.report_every(
-                        reporter.telemetry, config.telemetry_interval_s
-                    ),
-                }
+            act = functools.partial(
+                act_forever, actor, policies, spool, events, config.actor, queue=queue
             )
+            services: dict[str, Service] = {
+                "act": in_thread(act),
+                "uplink": uplink.serve,
+                "downlink": downlink.follow,
+                "active": downlink.report_active,
+                "status": lambda: uplink.report_every(
+                    reporter.telemetry, config.telemetry_interval_s
+                ),
+            }
+            if gradients is not None:
+                services["gradients"] = gradients.serve
+            await run_services(services)
 
 
 def act_forever(
@@ -113,10 +134,13 @@ def act_forever(
     events: Events,
     config: ActorConfig,
     stop: threading.Event,
+    *,
+    queue: GradientQueue | None = None,
 ) -> None:
     """The control thread: acts with whatever policy is current until `stop` is set.
 
-    It waits for a policy if it is told to, for the clock, and for nothing else.
+    It waits for a policy if it is told to, for the clock, and for nothing else. Chunks go to the
+    spool, or to the `queue` of gradients where there is one.
 
     Raises:
         EnvironmentFault: an environment raised or broke its contract.
@@ -155,7 +179,10 @@ def act_forever(
                 policy_version=policy.version,
             )
             continue
-        spool.append(encode_chunk(chunk), chunk.policy_version)
+        if queue is None:
+            spool.append(encode_chunk(chunk), chunk.policy_version)
+        else:
+            queue.put(chunk)
         chunks += 1
 
 

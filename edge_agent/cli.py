@@ -50,6 +50,14 @@ BrokerOption = Annotated[
 ServerOption = Annotated[
     str | None, typer.Option("--server", help="The parameter server.", metavar="HOST:PORT")
 ]
+ModeOption = Annotated[
+    str | None,
+    typer.Option("--mode", help="What leaves the device: trajectories, or gradients of them."),
+]
+IntervalOption = Annotated[
+    int | None,
+    typer.Option("--update-interval", help="Environment steps from which a gradient is computed."),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other key, such as actor.chunk_steps=32.", metavar="KEY=VALUE"),
@@ -89,25 +97,26 @@ def run_command(
     seed: SeedOption = None,
     broker: BrokerOption = None,
     server: ServerOption = None,
+    mode: ModeOption = None,
+    update_interval: IntervalOption = None,
     settings: SetOption = None,
     log_level: LevelOption = "info",
 ) -> None:
     """Act, stream what happened, take better policies; until SIGTERM or Ctrl-C."""
-    loaded = load_config(
-        AgentConfig,
-        config,
-        overrides=overrides(
-            fleet=fleet,
-            identity=identity,
-            state_dir=state_dir,
-            env=env,
-            num_envs=num_envs,
-            seed=seed,
-            broker=broker,
-            server=server,
-            settings=settings,
-        ),
+    flags = overrides(
+        fleet=fleet,
+        identity=identity,
+        state_dir=state_dir,
+        env=env,
+        num_envs=num_envs,
+        seed=seed,
+        broker=broker,
+        server=server,
+        settings=settings,
     )
+    flags["mode"] = Flag("--mode", mode)
+    flags["gradients.update_interval"] = Flag("--update-interval", update_interval)
+    loaded = load_config(AgentConfig, config, overrides=flags)
     setup_logging(log_level)
     from edge_agent.agent import run
 

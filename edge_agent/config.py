@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from edge_agent.gradient_config import GradientsConfig
 from shoal.errors import ConfigError
 from shoal.topics import check_fleet
 
@@ -195,6 +196,8 @@ class AgentConfig:
         identity: directory with ca.pem, cert.pem, key.pem and policy.pub.
         state_dir: directory the agent owns: its spool and its policies.
         telemetry_interval_s: seconds between two telemetry messages.
+        mode: what leaves the device: "trajectories", or only "gradients" computed from them.
+        gradients: how those are computed and pushed.
     """
 
     fleet: str
@@ -206,6 +209,8 @@ class AgentConfig:
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     parameter_server: ServerConfig = field(default_factory=ServerConfig)
     telemetry_interval_s: float = 1.0
+    mode: Literal["trajectories", "gradients"] = "trajectories"
+    gradients: GradientsConfig = field(default_factory=GradientsConfig)
 
     def __post_init__(self) -> None:
         """Check the values.

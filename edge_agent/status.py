@@ -14,6 +14,9 @@ from typing import Final
 
 from edge_agent.actor import Actor
 from edge_agent.downlink import Downlink
+from edge_agent.gradient_queue import GradientQueue
+from edge_agent.gradient_uplink import Counters as Pushed
+from edge_agent.gradient_uplink import GradientUplink
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import Choice, PrecisionChooser
 from edge_agent.spool import Spool
@@ -54,6 +57,9 @@ class Vitals:
         learner_ack_age_s: seconds since the learner acknowledged; negative: never.
         ledger: what became of every chunk.
         choice: which form of the policy acts, and why; None before the first policy.
+        updates_pushed: gradients that the server answered.
+        updates_applied: those that it applied.
+        gradient_chunks_dropped: chunks given up before their gradients were computed.
     """
 
     uptime_s: float
@@ -75,6 +81,9 @@ class Vitals:
     learner_ack_age_s: float
     ledger: Sequence[RunLedger]
     choice: Choice | None = None
+    updates_pushed: int = 0
+    updates_applied: int = 0
+    gradient_chunks_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,9 @@ def telemetry(device_id: str, run_id: bytes, vitals: Vitals, *, now_s: float) ->
         precision_reason=choice.reason,
         int8_us=choice.int8_us,
         fp32_us=choice.fp32_us,
+        updates_pushed=vitals.updates_pushed,
+        updates_applied=vitals.updates_applied,
+        gradient_chunks_dropped=vitals.gradient_chunks_dropped,
     )
 
 
@@ -226,6 +238,8 @@ class Reporter:
         uplink: Uplink,
         downlink: Downlink,
         paced: bool,
+        queue: GradientQueue | None = None,
+        gradients: GradientUplink | None = None,
     ) -> None:
         """Starts the run's clock.
 
@@ -239,6 +253,8 @@ class Reporter:
             uplink: how they leave.
             downlink: how policies come.
             paced: whether a control rate is set.
+            queue: where chunks wait for their gradients, if any do.
+            gradients: how those leave.
         """
         self._device_id = device_id
         self._run_id = run_id
@@ -249,6 +265,8 @@ class Reporter:
         self._uplink = uplink
         self._downlink = downlink
         self._paced = paced
+        self._queue = queue
+        self._gradients = gradients
         self._started_s = time.monotonic()
         self._before_s = self._started_s
         self._before_steps = 0
@@ -265,6 +283,7 @@ class Reporter:
         rate = (steps - self._before_steps) / elapsed_s
         self._before_s, self._before_steps = now_s, steps
         self._reports += 1
+        pushed = Pushed() if self._gradients is None else self._gradients.counters
         return Vitals(
             uptime_s=now_s - self._started_s,
             env_steps=steps,
@@ -278,8 +297,8 @@ class Reporter:
             swap_ms=tuple(self._policies.swap_ms),
             policy_rejections=sum(self._policies.rejections.values()),
             rss_bytes=rss_bytes(),
-            bytes_up=self._uplink.counters.bytes_up,
-            bytes_down=self._downlink.bytes_down,
+            bytes_up=self._uplink.counters.bytes_up + pushed.bytes_up,
+            bytes_down=self._downlink.bytes_down + pushed.bytes_down,
             spool_bytes=self._spool.size_bytes,
             resent_chunks=self._uplink.counters.resent_chunks,
             learner_ack_age_s=self._uplink.ack_age_s(),
@@ -287,4 +306,7 @@ class Reporter:
             choice=None
             if policy is None
             else replace(self._chooser.choice, precision=policy.precision),
+            updates_pushed=pushed.pushed,
+            updates_applied=pushed.applied,
+            gradient_chunks_dropped=0 if self._queue is None else self._queue.dropped,
         )

@@ -21,6 +21,7 @@ from torch.nn import functional
 from cloud_learner.algorithms.actor_critic_view import Columns, actor_critic_view
 from cloud_learner.algorithms.appo_settings import AppoSettings
 from cloud_learner.algorithms.arrays import tensor
+from cloud_learner.algorithms.differentiable import layout_digest
 from cloud_learner.algorithms.interface import DataKind, Setup, State
 from cloud_learner.algorithms.optimiser import (
     Optimiser,
@@ -33,6 +34,7 @@ from cloud_learner.algorithms.vtrace import vtrace
 from cloud_learner.models.actor_critic import build_actor_critic
 from cloud_learner.models.distributions import sampled_kl
 from cloud_learner.training.experience import Batch
+from shoal.gradients import Computed, Floats
 
 _MIN_STD: Final = 1e-8
 _LOG_RATIO_BOUND: Final = 20.0  # e^20: far beyond any clip, far below overflow
@@ -149,6 +151,32 @@ class APPO:
             "epochs": float(epochs),
             "reward_factor": self._rewards.factor,
         }
+
+    @property
+    def flat(self) -> Floats:
+        """`[P]` float32, a view of every parameter of actor and critic."""
+        flat: Floats = self._optimiser.flat.detach().numpy()
+        return flat
+
+    @property
+    def layout_digest(self) -> bytes:
+        """32 bytes, of their names, shapes and order."""
+        return layout_digest(self.model)
+
+    def note_updates(self, updates: int) -> None:
+        """Follows a count of updates that were made elsewhere."""
+        self._optimiser.note_updates(updates)
+
+    def gradient(self, targets: Targets) -> Computed:
+        """The gradient of the loss of a whole batch, at weights that stay as they are.
+
+        The proximal policy is the one that prepared the batch; the present one is held near it.
+        """
+        loss = self.loss(targets.columns)
+        gradient = self._optimiser.gradient(loss.total)
+        metrics = {**targets.metrics, **loss.metrics, **self.review(targets)}
+        values: Floats = gradient.numpy()
+        return Computed(values, {name: value.item() for name, value in metrics.items()})
 
     def prepare(self, batch: Batch) -> Targets:
         """One pass over the batch: values, proximal log-probabilities, V-trace."""

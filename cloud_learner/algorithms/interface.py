@@ -64,6 +64,8 @@ class Algorithm(Protocol):
     * `note_given_weights() -> None`: called once when the policy's weights were set from a file,
       for what follows them, such as a target network;
     * `skipped: int`: updates that were left out since a loss or gradient was not finite;
+    * `flat`, `layout_digest`, `gradient` and `note_updates`, for rollouts: with them devices can
+      compute its gradients, see `cloud_learner.algorithms.differentiable`;
     * fields of `Settings` named like those of `Sampling` shape what replay of transitions gives.
 
     Attributes:

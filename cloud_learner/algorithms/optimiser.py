@@ -113,8 +113,7 @@ class Optimiser:
             The gradient's norm before clipping. None when loss or gradient is not finite: nothing
             was changed, and it is counted.
         """
-        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        flat = self.gradient(loss)
         norm = float(torch.linalg.vector_norm(flat))
         if not norm < math.inf or not torch.isfinite(loss):
             self._skipped += 1
@@ -140,6 +139,15 @@ class Optimiser:
             )
         self._updates += 1
         return norm
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient `[P]` of a loss, in the order of `flat`."""
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+    def note_updates(self, updates: int) -> None:
+        """Takes over a count of updates that were made elsewhere: schedules follow it."""
+        self._updates = updates
 
     def state_dict(self) -> OptimiserState:
         """A copy of everything but the weights."""

@@ -14,6 +14,7 @@ from cloud_learner.downlink.active_policies import Active, ActivePolicies
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
+from cloud_learner.gradients.service import GradientService
 from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
@@ -24,6 +25,7 @@ from shoal.policy_delta import Base
 from shoal.topics import check_device_id
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
+from shoal.v1 import update_pb2
 
 DIGEST_BYTES = 32
 """A sha256."""
@@ -83,6 +85,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         note_version: Callable[[int], object] = lambda _: None,
         active: ActivePolicies | None = None,
         patience_s: float = REPORT_PATIENCE_S,
+        gradients: GradientService | None = None,
     ) -> None:
         """Offers the newest version from the start.
 
@@ -92,6 +95,7 @@ class ParameterServer(rpc.ParameterServerServicer):
             note_version: Told what a device has when it is above everything published here.
             active: What devices act with; left out, nothing is known of any yet.
             patience_s: See `REPORT_PATIENCE_S`.
+            gradients: Takes updates; None where the training's mode is another.
 
         Raises:
             PolicyLogError: The newest version cannot be read.
@@ -103,6 +107,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         self._offer = None if newest is None else Offer(newest, policies)
         self._active = ActivePolicies() if active is None else active
         self._patience_s = patience_s
+        self._gradients = gradients
         self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
         self._meter = TrafficMeter()
         self._stopping = False
@@ -260,7 +265,31 @@ class ParameterServer(rpc.ParameterServerServicer):
             watcher.wake.set()
         return pb.ReportActiveResponse()
 
+    async def GetWeights(  # noqa: N802 - the name in the proto
+        self, request: update_pb2.GetWeightsRequest, context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """Sends the fp32 weights to a device that computes gradients."""
+        async for part in (await self._require_gradients(context)).weights(request, context):
+            yield part
+            self._meter.count_fp32(request.device_id, len(part.data))
+
+    async def PushUpdate(  # noqa: N802 - the name in the proto
+        self, request: update_pb2.PushUpdateRequest, context: Context
+    ) -> update_pb2.PushUpdateResponse:
+        """Takes a gradient."""
+        return await (await self._require_gradients(context)).push(request, context)
+
     # --------------------------------------------------------------------------------- the rules
+
+    async def _require_gradients(self, context: Context) -> GradientService:
+        if self._gradients is None:
+            await refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                'this learner takes no gradients: set training.mode = "gradients" there, or mode = '
+                '"trajectories" on the device',
+            )
+        return self._gradients
 
     async def _require_device(
         self, request: pb.WatchRequest | pb.ReportActiveRequest, context: Context

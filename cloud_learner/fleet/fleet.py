@@ -36,6 +36,7 @@ class LearnerFacts:
         replay_steps: Transitions that wait in replay.
         counters: Everything that is counted, by name.
         note_version: Told the policy version that a device holds; what is wrong with it, or "".
+        gradients_of: What became of the updates that a device pushed, by outcome.
     """
 
     decided: Callable[[RunKey], Decided]
@@ -44,6 +45,7 @@ class LearnerFacts:
     replay_steps: Callable[[], int]
     counters: Mapping[str, int]
     note_version: Callable[[int], str] = lambda _: ""
+    gradients_of: Callable[[str], Mapping[str, int]] = lambda _: {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,7 @@ class Fleet:
             chunk_age_s=age(record.chunk_at_s, now_s),
             audit=audit.to_pb(),
             reasons=health.reasons,
+            gradients=self._facts.gradients_of(record.device_id),
         )
         if record.status is not None:
             device.status.CopyFrom(record.status)

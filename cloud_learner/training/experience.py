@@ -126,6 +126,17 @@ class Fresh:
         return cls(chunk.observations[:-1], chunk.rewards, chunk.terminated | chunk.truncated)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """Observations that look like those of devices, where the learner gets none.
+
+    Attributes:
+        observations: [M, *observation]; M = 0 when nothing is known of them.
+    """
+
+    observations: Array
+
+
 def collate(taken: Sequence[Admitted], *, updates_now: int) -> Batch:
     """Lays chunks of the same length side by side.
 

@@ -96,6 +96,10 @@ class Learner:
         """Sets the update counter forward, so that versions never seem newer than the learner."""
         self._ahead = max(self._ahead, updates - self.algorithm.updates)
 
+    def follow(self, updates: int) -> None:
+        """Sets the count of a learner whose updates are made elsewhere; its algorithm follows."""
+        self.algorithm.note_updates(updates - self._ahead)  # type: ignore[attr-defined] # optional
+
     def note_given_weights(self) -> None:
         """Tells the algorithm that the policy's weights were just set from elsewhere."""
         note = getattr(self.algorithm, "note_given_weights", None)

@@ -21,7 +21,7 @@ from cloud_learner.fleet.fleet import Fleet
 from cloud_learner.models.policy import Policy
 from cloud_learner.quantization.sample import Sample, sample_of
 from cloud_learner.training.brain import Brain
-from cloud_learner.training.experience import Batch, Fresh, Transitions
+from cloud_learner.training.experience import Batch, Fresh, Likeness, Transitions
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions
@@ -77,15 +77,16 @@ class Publisher:
         self._parts = parts
         self._training = training
         self._data = data
-        self._experience: Batch | Transitions | Fresh | None = None
+        self._experience: Batch | Transitions | Fresh | Likeness | None = None
         self._sample: Sample | None = None
         self._updates = 0
         self._steps = 0
         self._stored = 0
 
-    def note_step(self, experience: Batch | Transitions | Fresh) -> None:
+    def note_step(self, experience: Batch | Transitions | Fresh | Likeness) -> None:
         """Notes what was trained from or stored: the next version is measured by it."""
-        self._experience = experience
+        if len(experience.observations):
+            self._experience = experience
         if isinstance(experience, Fresh):
             self._stored += experience.rewards.size
         else:
@@ -209,7 +210,7 @@ class Publisher:
         )
 
 
-def sample_from(policy: Policy, experience: Batch | Transitions | Fresh) -> Sample:
+def sample_from(policy: Policy, experience: Batch | Transitions | Fresh | Likeness) -> Sample:
     """What a policy saw, to quantize it by."""
     if isinstance(experience, Batch):
         return sample_of(policy, experience)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_learner.training.cursor import Cursor
-from cloud_learner.training.experience import Admitted, Batch, Fresh, Transitions
+from cloud_learner.training.experience import Admitted, Batch, Fresh, Likeness, Transitions
 
 if TYPE_CHECKING:  # replay itself needs no torch
     from cloud_learner.training.learner import Learner, StepMetrics
@@ -59,7 +59,7 @@ class Stepped:
         metrics: what the learner said; None when it made no step.
     """
 
-    experience: Batch | Transitions | Fresh
+    experience: Batch | Transitions | Fresh | Likeness
     transitions: int
     lags: NDArray[np.int64]
     metrics: StepMetrics | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,9 +94,13 @@ class TrainingStats:
 
     def note_chunk(self, chunk: Chunk) -> None:
         """Counts an accepted chunk, once."""
-        self._env_steps += chunk.transitions
-        self._episodes += len(chunk.episodes)
-        self._window.extend(chunk.episodes)
+        self.note_experience(chunk.transitions, chunk.episodes)
+
+    def note_experience(self, transitions: int, episodes: Sequence[Episode]) -> None:
+        """Counts experience, of a chunk or of what a device only tells about its own."""
+        self._env_steps += transitions
+        self._episodes += len(episodes)
+        self._window.extend(episodes)
         now_s = self._clock()
         self._rate.append((now_s, self._env_steps))
         while len(self._rate) > 2 and now_s - self._rate[1][0] > RATE_WINDOW_S:  # noqa: PLR2004 - ends

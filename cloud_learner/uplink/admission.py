@@ -74,6 +74,7 @@ class Standard:
         updates_now: The learner's optimiser updates.
         max_lag: Updates that a chunk may be behind.
         state_width: Numbers in the memory of the policy that is trained; 0 for none.
+        refuses: Why no chunk is trained from here at all; empty: they are.
     """
 
     spec: EnvSpec
@@ -81,6 +82,7 @@ class Standard:
     updates_now: int
     max_lag: int
     state_width: int = 0
+    refuses: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def reject(reason: str, detail: str) -> Verdict:
 def decide(chunk: Chunk, standard: Standard) -> Verdict:
     """Decides about a chunk that is whole: admit it, call it expired, or reject it."""
     try:
-        validate_chunk(chunk, standard.spec)
+        _check(chunk, standard)
     except ChunkRejected as error:
         return reject(error.reason, str(error))
     version = chunk.policy_version
@@ -136,6 +138,12 @@ def decide(chunk: Chunk, standard: Standard) -> Verdict:
             known.updates,
         )
     return Verdict(Disposition.TRAINED, version_updates=known.updates)
+
+
+def _check(chunk: Chunk, standard: Standard) -> None:
+    if standard.refuses:
+        raise ChunkRejected("mode", standard.refuses)
+    validate_chunk(chunk, standard.spec)
 
 
 def _misfit(chunk: Chunk, known: KnownVersion, state_width: int) -> Verdict | None:

@@ -44,6 +44,15 @@ class TrafficMeter:
             refreshes=sent.refreshes + 1,
         )
 
+    def count_fp32(self, name: str, size: int) -> None:
+        """Adds payload bytes of weights that are sent as fp32."""
+        sent = self.of(name)
+        self._sent[name] = replace(
+            sent,
+            bytes_down=sent.bytes_down + size,
+            bytes_down_fp32=sent.bytes_down_fp32 + size,
+        )
+
     def of(self, name: str) -> Traffic:
         """What one caller was sent."""
         return self._sent.get(name, Traffic())

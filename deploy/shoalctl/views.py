@@ -117,6 +117,12 @@ def device_detail(response: fleet_pb2.DescribeDeviceResponse) -> dict[str, Value
             "cpus": hardware.cpus,
             "memory_bytes": hardware.memory_bytes,
         },
+        "gradients": {
+            "outcomes": dict(sorted(response.device.gradients.items())),
+            "updates_pushed": response.device.telemetry.updates_pushed,
+            "updates_applied": response.device.telemetry.updates_applied,
+            "chunks_dropped": response.device.telemetry.gradient_chunks_dropped,
+        },
         "events": [event_item(event) for event in response.events],
     }
 
@@ -276,11 +282,22 @@ def describe(item: Item) -> list[str]:
         ("Learner heard", _ago(_age(item, "learner_ack_age_s")), reported),
         ("Chunks", counts + ("" if audit["balanced"] else "; they do NOT add up"), reported),
         ("Last chunk", _ago(_age(item, "chunk_age_s")), None),
+        *([("Gradients", told, reported)] if (told := _gradients(item)) else []),
     )
     return [
         f"{title:<15}{text}" + (f"  [{_ago(when)}]" if when is not None else "")
         for title, text, when in facts
     ]
+
+
+def _gradients(item: Item) -> str:
+    """What became of the gradients of a device, in the words of the learner; "" of none."""
+    said = cast("Mapping[str, Value]", item["gradients"])
+    outcomes = cast("Mapping[str, int]", said["outcomes"])
+    if not outcomes and not said["updates_pushed"]:
+        return ""
+    counts = ", ".join(f"{count} {name.replace('_', '-')}" for name, count in outcomes.items())
+    return f"{counts or 'none came'}; {said['chunks_dropped']} chunks given up on the device"
 
 
 def age(seconds: float) -> float | None:

@@ -4,7 +4,8 @@ ShoalError
 ├── WireError                 bytes that came from elsewhere are not what they must be
 │   ├── UnsupportedVersion    a newer or unknown major version
 │   ├── LimitExceeded         larger than a stated limit; nothing was allocated
-│   └── ChunkRejected         well-formed, but not a chunk this learner can train from
+│   ├── ChunkRejected         well-formed, but not a chunk this learner can train from
+│   └── UpdateRefused         a gradient that must not be applied
 ├── ConfigError               a file, variable or flag is wrong
 ├── EnvironmentFailed         the environment cannot be made or breaks its contract
 ├── IdentityError             a certificate, key or name is missing, unreadable or refused
@@ -46,6 +47,18 @@ class ChunkRejected(WireError):
 
     Attributes:
         reason: A slug: `fingerprint`, `shape`, `dtype`, `non_finite`, `size` or `index`.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class UpdateRefused(WireError):
+    """A gradient that must not be applied.
+
+    Attributes:
+        reason: A slug: `malformed`, `non_finite` or `layout`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

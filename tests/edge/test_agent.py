@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -25,6 +26,7 @@ from edge_agent.agent import act_forever
 from edge_agent.config import ActorConfig, EnvConfig
 from edge_agent.env import make_env
 from edge_agent.events import Events
+from edge_agent.gradient_queue import GradientQueue
 from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
 from edge_agent.spool import Spool
@@ -149,6 +151,28 @@ def test_waits_for_a_newer_policy_after_enough_chunks_under_one(parts: Parts) ->
         parts.offer(2)
         parts.until(lambda: len(parts.chunks) == 4)
         assert parts.chunks == [1, 1, 2, 2]
+
+
+def test_where_gradients_are_computed_chunks_wait_for_them_and_none_is_spooled(
+    parts: Parts,
+) -> None:
+    parts.offer(1)
+    queue, stop, heard = GradientQueue(2), threading.Event(), threading.Event()
+    with queue.listening(lambda: heard.set() if queue.dropped > 3 else None):
+        thread = threading.Thread(
+            target=act_forever,
+            args=(parts.actor, parts.policies, parts.spool, parts.events, ActorConfig(), stop),
+            kwargs={"queue": queue},
+        )
+        thread.start()
+        assert heard.wait(WAIT_S), "it waited for somebody to take chunks"
+        stop.set()
+        thread.join(WAIT_S)
+    assert parts.chunks == []
+    assert len(queue) == 2
+    waiting = queue.take()
+    assert waiting is not None
+    assert waiting.chunk.policy_version == 1
 
 
 def test_a_dead_learner_stops_no_device_for_longer_than_its_pace(parts: Parts) -> None:
@@ -311,6 +335,27 @@ async def test_a_killed_agent_is_declared_lost_and_its_chunks_come_with_the_next
         while (await learner.chunk()).key.run_id != second.run_id:
             pass
         assert agent.stop() == 0
+
+
+def test_an_agent_that_lacks_what_gradients_need_says_so_before_anything_starts(
+    installed: Installation,
+) -> None:
+    lacking = installed.directory / "lacking.py"
+    lacking.write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
+    command = installed.arguments("run", "--mode", "gradients", "--update-interval", "50")
+    command += ["--set", 'gradients.worker="lacking:make"']
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+        env={**os.environ, "PYTHONPATH": str(installed.directory)},
+    )
+    assert done.returncode == 4
+    assert "pip install 'shoal[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (installed.directory / "state" / "spool.sqlite").exists()
 
 
 FAILING = """

@@ -20,6 +20,7 @@ import zstandard
 from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
+from wire.update_samples import pushing_device, pushing_telemetry, updates
 
 from shoal.delta import encode_delta
 from shoal.policy import (
@@ -44,6 +45,7 @@ from shoal.v1 import (
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
+    update_pb2,
 )
 from shoal.wire import frame, parse, unframe
 
@@ -56,6 +58,7 @@ MODULES = (
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
+    update_pb2,
 )
 FRAMED = {"TensorSetDelta", "TrajectoryEnvelope", "Status", "Telemetry", "Event", "Ack"}
 
@@ -307,6 +310,7 @@ def _fleet() -> dict[str, Message]:
     return {
         "Audit": audit,
         "Device": device,
+        "Device.gradients": pushing_device(device),
         "ListDevicesRequest": fleet_pb2.ListDevicesRequest(fleet="farm"),
         "ListDevicesResponse": fleet_pb2.ListDevicesResponse(devices=[device]),
         "RecordedEvent": recorded,
@@ -338,10 +342,12 @@ def _messages() -> dict[str, Message]:
     run_ack = device_pb2.RunAck(run_id=RUN_ID, settled=[tensor_pb2.Span(start=0, stop=36)])
     return {
         **_fleet(),
+        **updates(),
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,
         "Telemetry.2": measured,
+        "Telemetry.gradients": pushing_telemetry(telemetry),
         "RunLedger": telemetry.ledger[0],
         "Event": _event(),
         "RunAck": run_ack,

@@ -28,6 +28,13 @@ class Precision(StrEnum):
     FP32 = "fp32"
 
 
+class Mode(StrEnum):
+    """What leaves the devices."""
+
+    TRAJECTORIES = "trajectories"
+    GRADIENTS = "gradients"
+
+
 class Output(StrEnum):
     """What a demo writes to stdout."""
 
@@ -92,6 +99,27 @@ def demo(
             rich_help_panel=_LEARNING,
         ),
     ] = False,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="gradients: devices compute them, and what they observe stays where it is.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = Mode.TRAJECTORIES,
+    update_interval: Annotated[
+        int | None,
+        typer.Option(
+            help="With --mode gradients: environment steps of a device between two of them.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            help="With --mode gradients: parts of the parameters, an optimiser each.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -182,6 +210,9 @@ def demo(
             precision=precision,
             init=init,
             lockstep=lockstep,
+            gradients=mode is Mode.GRADIENTS,
+            update_interval=update_interval,
+            shards=shards,
             sets=set_ or (),
             env_sets=env_set or (),
         )

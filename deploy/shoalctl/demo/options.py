@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.config import Flag
 from shoal.errors import ConfigError
-from shoalctl.demo.presets import algorithm_path, default_algorithm, preset_of
+from shoalctl.demo.presets import Preset, algorithm_path, default_algorithm, preset_of
 from shoalctl.demo.workspace import DemoPlan
 
 _WHILE_IT_LASTS_S = 86_400.0  # in lockstep a device waits for the next version, however long
@@ -44,6 +44,9 @@ class PlanFlags:
         precision: `int8` or `fp32`.
         init: What training starts from.
         lockstep: Whether learner and devices wait for each other.
+        gradients: Whether devices push gradients in place of trajectories.
+        update_interval: Environment steps of a device between two gradients.
+        shards: Of the parameters, each with an optimiser.
         sets: `key=value` of the learner's configuration.
         env_sets: `key=value` of the environment's constructor.
     """
@@ -63,6 +66,9 @@ class PlanFlags:
     lockstep: bool
     sets: Sequence[str]
     env_sets: Sequence[str]
+    gradients: bool = False
+    update_interval: int | None = None
+    shards: int | None = None
 
 
 def make_plan(flags: PlanFlags) -> DemoPlan:
@@ -73,7 +79,8 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
     """
     algorithm = flags.algorithm or default_algorithm(flags.env)
     algorithm_path(algorithm)
-    preset = preset_of(flags.env, algorithm)
+    _check_gradients(flags)
+    preset = preset_of(flags.env, algorithm, gradients=flags.gradients)
     devices = preset.devices if flags.devices is None else flags.devices
     ahead = preset.ahead if flags.ahead is None else flags.ahead
     if flags.lockstep and ahead == 0:
@@ -91,7 +98,28 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
         learner=(_lockstep_keys(devices, ahead) if flags.lockstep else {}) | _learner_keys(flags),
         pace_timeout_s=_WHILE_IT_LASTS_S if flags.lockstep else preset.pace_timeout_s,
         repeatable=flags.lockstep,
+        gradients=_device_gradients(flags, preset) if flags.gradients else None,
     )
+
+
+def _check_gradients(flags: PlanFlags) -> None:
+    if flags.gradients and flags.lockstep:
+        raise ConfigError("--lockstep with --mode gradients: updates come as they come there")
+    if flags.gradients and flags.chunk_steps is not None:
+        raise ConfigError("--chunk-steps with --mode gradients: give --update-interval")
+    for flag, value in (
+        ("--update-interval", flags.update_interval),
+        ("--shards", flags.shards),
+    ):
+        if value is not None and not flags.gradients:
+            raise ConfigError(f"{flag} goes with --mode gradients")
+
+
+def _device_gradients(flags: PlanFlags, preset: Preset) -> dict[str, object]:
+    keys = dict(preset.gradients)
+    if flags.update_interval is not None:
+        keys["update_interval"] = flags.update_interval
+    return keys
 
 
 def _lockstep_keys(devices: int, ahead: int) -> dict[str, Flag]:
@@ -104,7 +132,10 @@ def _learner_keys(flags: PlanFlags) -> dict[str, Flag]:
     if flags.network is not None:
         keys["training.network.kind"] = Flag("--network", flags.network)
     if flags.max_lag is not None:
-        keys["training.max_lag"] = Flag("--max-lag", flags.max_lag)
+        table = "gradients" if flags.gradients else "training"
+        keys[f"{table}.max_lag"] = Flag("--max-lag", flags.max_lag)
+    if flags.shards is not None:
+        keys["gradients.shards"] = Flag("--shards", flags.shards)
     if flags.precision == "fp32":
         keys |= _fp32_only()
     if flags.init is not None:
@@ -146,9 +177,16 @@ def check_options(options: DemoOptions) -> DemoOptions:
         ("--chunk-steps", options.plan.chunk_steps, 1, 65_536),
         ("--ahead", options.plan.ahead, 0, 1024),
         ("--seed", options.plan.seed, 0, 1_000_000),
+        ("--update-interval", _update_interval(options.plan), 1, 1 << 20),
         ("--timeout-s", options.timeout_s, 1, 7 * 86_400),
         ("--stop-after-steps", options.stop_after_steps or 1, 1, 10**12),
     ):
         if not low <= value <= high:
             raise ConfigError(f"{flag} {value:g}: use {low} to {high}")
     return options
+
+
+def _update_interval(plan: DemoPlan) -> int:
+    """That of a plan's devices; 1 where they push no gradients, or leave it to the default."""
+    interval = (plan.gradients or {}).get("update_interval", 1)
+    return interval if isinstance(interval, int) else 1

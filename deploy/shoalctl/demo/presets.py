@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -37,6 +37,7 @@ class Preset:
         ahead: Chunks an actor records under one policy version before it waits for the next; 0: it
             never waits.
         pace_timeout_s: How long that wait may last.
+        gradients: The table `[gradients]` of devices, where those push gradients.
     """
 
     training: Tables = field(default_factory=dict)
@@ -45,6 +46,7 @@ class Preset:
     chunk_steps: int = 32
     ahead: int = 2
     pace_timeout_s: float = 1.0
+    gradients: Mapping[str, object] = field(default_factory=dict)
 
 
 # 32 environments (4 devices of 8), chunks of 32 steps, 2 chunks a device and version: a batch is
@@ -227,6 +229,21 @@ _LANDER_SAC: Final = Preset(
     ahead=1,
     pace_timeout_s=5.0,
 )
+# Devices push gradients: 4 devices of 8, a chunk of 256 transitions gives 4 gradients, and a policy
+# is published when each device pushed those of one chunk.
+_CARTPOLE_GRADIENTS: Final = Preset(
+    {
+        "training": {"publish_interval": 16},
+        "training.settings": {"clip": 0.2, "entropy_coef": 0.0, "value_loss": "mse"},
+        "gradients": {
+            "learning_rate": 5e-3,
+            "final_learning_rate": 5e-4,
+            "anneal_updates": 1500,
+        },
+    },
+    gradients={"update_interval": 64, "passes": 4},
+    ahead=1,
+)
 PIXELS: Final = "examples.cartpole_pixels:CartPolePixels"
 POSITIONS: Final = "examples.cartpole_positions:CartPolePositions"
 
@@ -244,6 +261,10 @@ PRESETS: Final[Mapping[tuple[str, str], Preset]] = MappingProxyType(
         (PIXELS, "appo"): _PIXELS_APPO,
     }
 )
+GRADIENT_PRESETS: Final[Mapping[tuple[str, str], Preset]] = MappingProxyType(
+    {("CartPole-v1", "appo"): _CARTPOLE_GRADIENTS}
+)
+"""The same for devices that push gradients; the default is that of CartPole-v1."""
 _OTHERS: Final[Mapping[str, Preset]] = MappingProxyType(
     {"sac": _PENDULUM_SAC, "dqn": _CARTPOLE_DQN}
 )
@@ -255,8 +276,12 @@ def default_algorithm(env_id: str) -> str:
     return next((algorithm for env, algorithm in PRESETS if env == env_id), DEFAULT_ALGORITHM)
 
 
-def preset_of(env_id: str, algorithm: str) -> Preset:
-    """The settings of an environment and an algorithm."""
+def preset_of(env_id: str, algorithm: str, *, gradients: bool = False) -> Preset:
+    """The settings of an environment and an algorithm, for the mode `gradients` or any other."""
+    if gradients:
+        return GRADIENT_PRESETS.get((env_id, algorithm)) or replace(
+            _CARTPOLE_GRADIENTS, training={}
+        )
     return PRESETS.get((env_id, algorithm)) or _OTHERS.get(algorithm) or Preset()
 
 

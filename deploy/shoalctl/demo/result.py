@@ -122,6 +122,9 @@ def result_envelope(
             "down": training.bytes_down,
             "down_fp32_equivalent": training.bytes_down_fp32,
         },
+        "gradients": {
+            name: count for name, count in training.counters.items() if name.startswith("updates_")
+        },
         "restarts": outcome.restarts,
     }
 

@@ -39,5 +39,20 @@ def summary(envelope: Mapping[str, Any]) -> str:
         f"(as fp32: {bytes_text(moved['down_fp32_equivalent'])})\n"
         f"  chunks     produced {audit['produced']} = trained {audit['trained']} + expired "
         f"{audit['expired']} + dropped {audit['dropped']} + rejected {audit['rejected']} + "
-        f"in flight {audit['in_flight']}: {balance}"
+        f"in flight {audit['in_flight']}: {balance}" + _gradients(envelope["gradients"])
+    )
+
+
+def _gradients(counts: Mapping[str, int]) -> str:
+    """What became of gradients, in a line; nothing where none were pushed."""
+    if not counts.get("updates_pushed"):
+        return ""
+    refused = ", ".join(
+        f"{count} refused for {name.removeprefix('updates_refused_').replace('_', ' ')}"
+        for name, count in sorted(counts.items())
+        if name.startswith("updates_refused_")
+    )
+    applied, pushed = counts.get("updates_applied", 0), counts["updates_pushed"]
+    return f"\n  gradients  {applied:,} applied of {pushed:,} pushed" + (
+        f": {refused}" if refused else ""
     )

@@ -40,6 +40,8 @@ class DemoPlan:
         pace_timeout_s: How long an actor waits for the next version.
         repeatable: Whether what actors do follows from the seed: their noise too, and no choice
             by what is faster.
+        gradients: The table `[gradients]` of devices that push gradients; None: they send
+            trajectories.
     """
 
     env_id: str
@@ -54,6 +56,7 @@ class DemoPlan:
     learner: Mapping[str, Flag] = field(default_factory=dict)
     pace_timeout_s: float = 1.0
     repeatable: bool = False
+    gradients: Mapping[str, object] | None = None
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -122,7 +125,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
             "broker": {"host": HOST, "port": mqtt_port},
             "server": {"host": HOST, "port": grpc_port},
             **training_tables(
-                preset_of(plan.env_id, plan.algorithm),
+                preset_of(plan.env_id, plan.algorithm, gradients=plan.gradients is not None),
                 plan.algorithm,
                 envs_in_fleet=plan.devices * plan.envs,
                 chunk_steps=plan.chunk_steps,
@@ -130,6 +133,8 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
             ),
         },
     }
+    if plan.gradients is not None:
+        configs["learner"]["training"]["mode"] = "gradients"
     check_learner(_write(directory / "learner.toml", configs["learner"]), plan)
     for key, flag in plan.learner.items():
         table, _, name = key.rpartition(".")
@@ -140,7 +145,9 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
                 "fleet": FLEET,
                 "identity": identities[device_id],
                 "state_dir": directory / device_id,
+                **({} if plan.gradients is None else {"mode": "gradients"}),
             },
+            **({} if plan.gradients is None else {"gradients": dict(plan.gradients)}),
             "env": {
                 "id": plan.env_id,
                 "num_envs": plan.envs,
@@ -194,13 +201,16 @@ def check_learner(path: Path, plan: DemoPlan) -> None:
     config = load_config(LearnerConfig, path, environ={}, overrides=plan.learner)
     training = config.training
     own = ":" in plan.algorithm or any(key.startswith(_SETTINGS) for key in plan.learner)
-    if not own and config.init is None and training.mode == "async":
+    usual = training.mode == "async" or (training.mode == "gradients" and not plan.learner)
+    if not own and config.init is None and usual:
         return  # presets are tested: torch need not be loaded to look at them again
     from cloud_learner.algorithms.interface import load_algorithm
+    from cloud_learner.gradients.making import check_gradients
     from cloud_learner.training.sources import check_mode
 
     choice = load_algorithm(training.algorithm, training.settings)
     check_mode(training, choice)
+    check_gradients(training, choice)
     if config.init is not None:
         from cloud_learner.app import read_init
 

@@ -25,49 +25,53 @@ _sym_db = _symbol_database.Default()
 from shoal.v1 import device_pb2 as shoal_dot_v1_dot_device__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14shoal/v1/fleet.proto\x12\x08shoal.v1\x1a\x15shoal/v1/device.proto\"\x83\x01\n\x05\x41udit\x12\x10\n\x08produced\x18\x01 \x01(\x04\x12\x0f\n\x07trained\x18\x02 \x01(\x04\x12\x0f\n\x07\x65xpired\x18\x03 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\x12\x10\n\x08rejected\x18\x05 \x01(\x04\x12\x11\n\tin_flight\x18\x06 \x01(\x04\x12\x10\n\x08\x62\x61lanced\x18\x07 \x01(\x08\"\xaa\x02\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12 \n\x06health\x18\x02 \x01(\x0e\x32\x10.shoal.v1.Health\x12 \n\x06status\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Status\x12\x14\n\x0cstatus_age_s\x18\x04 \x01(\x01\x12&\n\ttelemetry\x18\x05 \x01(\x0b\x32\x13.shoal.v1.Telemetry\x12\x17\n\x0ftelemetry_age_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x63hunk_age_s\x18\x07 \x01(\x01\x12\x1e\n\x05\x61udit\x18\x08 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12\x13\n\x0blag_updates\x18\t \x01(\x04\x12\x17\n\x0f\x62ytes_down_sent\x18\n \x01(\x04\x12\x0f\n\x07reasons\x18\x0b \x03(\t\"#\n\x12ListDevicesRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"8\n\x13ListDevicesResponse\x12!\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x10.shoal.v1.Device\">\n\rRecordedEvent\x12\x1e\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x0f.shoal.v1.Event\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"9\n\x15\x44\x65scribeDeviceRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\"c\n\x16\x44\x65scribeDeviceResponse\x12 \n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x10.shoal.v1.Device\x12\'\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x17.shoal.v1.RecordedEvent\"\xe8\x02\n\nPolicyInfo\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x14\n\x0cgraph_digest\x18\x03 \x01(\x0c\x12\x0f\n\x07updates\x18\x04 \x01(\x04\x12\x11\n\tprecision\x18\x05 \x01(\t\x12\x17\n\x0fkl_quantization\x18\x06 \x01(\x01\x12\x17\n\x0f\x63reated_unix_ms\x18\x07 \x01(\x03\x12\x14\n\x0c\x62undle_bytes\x18\x08 \x01(\x04\x12\x16\n\x0e\x64\x65vices_active\x18\t \x01(\r\x12\x0e\n\x06reason\x18\n \x01(\t\x12\r\n\x05\x61ge_s\x18\x0b \x01(\x01\x12\x11\n\tagreement\x18\x0c \x01(\x01\x12\x19\n\x0ckl_staleness\x18\r \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rtensors_bytes\x18\x0e \x01(\x04\x12\x12\n\nfp32_bytes\x18\x0f \x01(\x04\x12\x16\n\x0e\x61\x63tive_devices\x18\x10 \x03(\tB\x0f\n\r_kl_staleness\"$\n\x13ListPoliciesRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\">\n\x14ListPoliciesResponse\x12&\n\x08policies\x18\x01 \x03(\x0b\x32\x14.shoal.v1.PolicyInfo\"\x1d\n\x0c\x41uditRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"Y\n\x0b\x44\x65viceAudit\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x1e\n\x05\x61udit\x18\x02 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12\x17\n\x0ftelemetry_age_s\x18\x03 \x01(\x01\"W\n\rAuditResponse\x12\x1e\n\x05total\x18\x01 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12&\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x15.shoal.v1.DeviceAudit\":\n\x14WatchTrainingRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x13\n\x0binterval_ms\x18\x02 \x01(\r\"\x94\x05\n\x08Training\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\x12\x10\n\x08\x65pisodes\x18\x02 \x01(\x04\x12\x13\n\x0breturn_mean\x18\x03 \x01(\x01\x12\x15\n\rreturn_window\x18\x04 \x01(\r\x12\x13\n\x0blength_mean\x18\x05 \x01(\x01\x12\x0f\n\x07updates\x18\x06 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x07 \x01(\x04\x12\x0f\n\x07lag_p50\x18\x08 \x01(\x01\x12\x0f\n\x07lag_p99\x18\t \x01(\x01\x12\x0f\n\x07lag_max\x18\n \x01(\x01\x12\x11\n\tprecision\x18\x0b \x01(\t\x12\x17\n\x0fkl_quantization\x18\x0c \x01(\x01\x12\x14\n\x0ckl_staleness\x18\r \x01(\x01\x12\x10\n\x08\x62ytes_up\x18\x0e \x01(\x04\x12\x12\n\nbytes_down\x18\x0f \x01(\x04\x12\x17\n\x0f\x62ytes_down_fp32\x18\x10 \x01(\x04\x12\x10\n\x08uptime_s\x18\x11 \x01(\x01\x12\x13\n\x0bsteps_per_s\x18\x12 \x01(\x01\x12\x0f\n\x07\x65ntropy\x18\x13 \x01(\x01\x12\x12\n\nvalue_loss\x18\x14 \x01(\x01\x12\x13\n\x0bpolicy_loss\x18\x15 \x01(\x01\x12\x1a\n\x12\x65xplained_variance\x18\x16 \x01(\x01\x12\x14\n\x0creplay_steps\x18\x17 \x01(\x04\x12\x1e\n\x05\x61udit\x18\x18 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12\x16\n\x0e\x64\x65vices_online\x18\x19 \x01(\r\x12\x15\n\rlearner_state\x18\x1a \x01(\t\x12\x32\n\x08\x63ounters\x18\x1b \x03(\x0b\x32 .shoal.v1.Training.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*\x90\x01\n\x06Health\x12\x16\n\x12HEALTH_UNSPECIFIED\x10\x00\x12\x11\n\rHEALTH_ONLINE\x10\x01\x12\x13\n\x0fHEALTH_DEGRADED\x10\x02\x12\x10\n\x0cHEALTH_STALE\x10\x03\x12\x1b\n\x17HEALTH_OFFLINE_EXPECTED\x10\x04\x12\x17\n\x13HEALTH_OFFLINE_LOST\x10\x05\x32\xf8\x02\n\x05\x46leet\x12J\n\x0bListDevices\x12\x1c.shoal.v1.ListDevicesRequest\x1a\x1d.shoal.v1.ListDevicesResponse\x12S\n\x0e\x44\x65scribeDevice\x12\x1f.shoal.v1.DescribeDeviceRequest\x1a .shoal.v1.DescribeDeviceResponse\x12M\n\x0cListPolicies\x12\x1d.shoal.v1.ListPoliciesRequest\x1a\x1e.shoal.v1.ListPoliciesResponse\x12\x38\n\x05\x41udit\x12\x16.shoal.v1.AuditRequest\x1a\x17.shoal.v1.AuditResponse\x12\x45\n\rWatchTraining\x12\x1e.shoal.v1.WatchTrainingRequest\x1a\x12.shoal.v1.Training0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14shoal/v1/fleet.proto\x12\x08shoal.v1\x1a\x15shoal/v1/device.proto\"\x83\x01\n\x05\x41udit\x12\x10\n\x08produced\x18\x01 \x01(\x04\x12\x0f\n\x07trained\x18\x02 \x01(\x04\x12\x0f\n\x07\x65xpired\x18\x03 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\x12\x10\n\x08rejected\x18\x05 \x01(\x04\x12\x11\n\tin_flight\x18\x06 \x01(\x04\x12\x10\n\x08\x62\x61lanced\x18\x07 \x01(\x08\"\x90\x03\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12 \n\x06health\x18\x02 \x01(\x0e\x32\x10.shoal.v1.Health\x12 \n\x06status\x18\x03 \x01(\x0b\x32\x10.shoal.v1.Status\x12\x14\n\x0cstatus_age_s\x18\x04 \x01(\x01\x12&\n\ttelemetry\x18\x05 \x01(\x0b\x32\x13.shoal.v1.Telemetry\x12\x17\n\x0ftelemetry_age_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x63hunk_age_s\x18\x07 \x01(\x01\x12\x1e\n\x05\x61udit\x18\x08 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12\x13\n\x0blag_updates\x18\t \x01(\x04\x12\x17\n\x0f\x62ytes_down_sent\x18\n \x01(\x04\x12\x0f\n\x07reasons\x18\x0b \x03(\t\x12\x32\n\tgradients\x18\x14 \x03(\x0b\x32\x1f.shoal.v1.Device.GradientsEntry\x1a\x30\n\x0eGradientsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"#\n\x12ListDevicesRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"8\n\x13ListDevicesResponse\x12!\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x10.shoal.v1.Device\">\n\rRecordedEvent\x12\x1e\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x0f.shoal.v1.Event\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"9\n\x15\x44\x65scribeDeviceRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\"c\n\x16\x44\x65scribeDeviceResponse\x12 \n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x10.shoal.v1.Device\x12\'\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x17.shoal.v1.RecordedEvent\"\xe8\x02\n\nPolicyInfo\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x14\n\x0cgraph_digest\x18\x03 \x01(\x0c\x12\x0f\n\x07updates\x18\x04 \x01(\x04\x12\x11\n\tprecision\x18\x05 \x01(\t\x12\x17\n\x0fkl_quantization\x18\x06 \x01(\x01\x12\x17\n\x0f\x63reated_unix_ms\x18\x07 \x01(\x03\x12\x14\n\x0c\x62undle_bytes\x18\x08 \x01(\x04\x12\x16\n\x0e\x64\x65vices_active\x18\t \x01(\r\x12\x0e\n\x06reason\x18\n \x01(\t\x12\r\n\x05\x61ge_s\x18\x0b \x01(\x01\x12\x11\n\tagreement\x18\x0c \x01(\x01\x12\x19\n\x0ckl_staleness\x18\r \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rtensors_bytes\x18\x0e \x01(\x04\x12\x12\n\nfp32_bytes\x18\x0f \x01(\x04\x12\x16\n\x0e\x61\x63tive_devices\x18\x10 \x03(\tB\x0f\n\r_kl_staleness\"$\n\x13ListPoliciesRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\">\n\x14ListPoliciesResponse\x12&\n\x08policies\x18\x01 \x03(\x0b\x32\x14.shoal.v1.PolicyInfo\"\x1d\n\x0c\x41uditRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"Y\n\x0b\x44\x65viceAudit\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x1e\n\x05\x61udit\x18\x02 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12\x17\n\x0ftelemetry_age_s\x18\x03 \x01(\x01\"W\n\rAuditResponse\x12\x1e\n\x05total\x18\x01 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12&\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x15.shoal.v1.DeviceAudit\":\n\x14WatchTrainingRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x13\n\x0binterval_ms\x18\x02 \x01(\r\"\x94\x05\n\x08Training\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\x12\x10\n\x08\x65pisodes\x18\x02 \x01(\x04\x12\x13\n\x0breturn_mean\x18\x03 \x01(\x01\x12\x15\n\rreturn_window\x18\x04 \x01(\r\x12\x13\n\x0blength_mean\x18\x05 \x01(\x01\x12\x0f\n\x07updates\x18\x06 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x07 \x01(\x04\x12\x0f\n\x07lag_p50\x18\x08 \x01(\x01\x12\x0f\n\x07lag_p99\x18\t \x01(\x01\x12\x0f\n\x07lag_max\x18\n \x01(\x01\x12\x11\n\tprecision\x18\x0b \x01(\t\x12\x17\n\x0fkl_quantization\x18\x0c \x01(\x01\x12\x14\n\x0ckl_staleness\x18\r \x01(\x01\x12\x10\n\x08\x62ytes_up\x18\x0e \x01(\x04\x12\x12\n\nbytes_down\x18\x0f \x01(\x04\x12\x17\n\x0f\x62ytes_down_fp32\x18\x10 \x01(\x04\x12\x10\n\x08uptime_s\x18\x11 \x01(\x01\x12\x13\n\x0bsteps_per_s\x18\x12 \x01(\x01\x12\x0f\n\x07\x65ntropy\x18\x13 \x01(\x01\x12\x12\n\nvalue_loss\x18\x14 \x01(\x01\x12\x13\n\x0bpolicy_loss\x18\x15 \x01(\x01\x12\x1a\n\x12\x65xplained_variance\x18\x16 \x01(\x01\x12\x14\n\x0creplay_steps\x18\x17 \x01(\x04\x12\x1e\n\x05\x61udit\x18\x18 \x01(\x0b\x32\x0f.shoal.v1.Audit\x12\x16\n\x0e\x64\x65vices_online\x18\x19 \x01(\r\x12\x15\n\rlearner_state\x18\x1a \x01(\t\x12\x32\n\x08\x63ounters\x18\x1b \x03(\x0b\x32 .shoal.v1.Training.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*\x90\x01\n\x06Health\x12\x16\n\x12HEALTH_UNSPECIFIED\x10\x00\x12\x11\n\rHEALTH_ONLINE\x10\x01\x12\x13\n\x0fHEALTH_DEGRADED\x10\x02\x12\x10\n\x0cHEALTH_STALE\x10\x03\x12\x1b\n\x17HEALTH_OFFLINE_EXPECTED\x10\x04\x12\x17\n\x13HEALTH_OFFLINE_LOST\x10\x05\x32\xf8\x02\n\x05\x46leet\x12J\n\x0bListDevices\x12\x1c.shoal.v1.ListDevicesRequest\x1a\x1d.shoal.v1.ListDevicesResponse\x12S\n\x0e\x44\x65scribeDevice\x12\x1f.shoal.v1.DescribeDeviceRequest\x1a .shoal.v1.DescribeDeviceResponse\x12M\n\x0cListPolicies\x12\x1d.shoal.v1.ListPoliciesRequest\x1a\x1e.shoal.v1.ListPoliciesResponse\x12\x38\n\x05\x41udit\x12\x16.shoal.v1.AuditRequest\x1a\x17.shoal.v1.AuditResponse\x12\x45\n\rWatchTraining\x12\x1e.shoal.v1.WatchTrainingRequest\x1a\x12.shoal.v1.Training0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.fleet_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_DEVICE_GRADIENTSENTRY']._loaded_options = None
+  _globals['_DEVICE_GRADIENTSENTRY']._serialized_options = b'8\001'
   _globals['_TRAINING_COUNTERSENTRY']._loaded_options = None
   _globals['_TRAINING_COUNTERSENTRY']._serialized_options = b'8\001'
-  _globals['_HEALTH']._serialized_start=2211
-  _globals['_HEALTH']._serialized_end=2355
+  _globals['_HEALTH']._serialized_start=2313
+  _globals['_HEALTH']._serialized_end=2457
   _globals['_AUDIT']._serialized_start=58
   _globals['_AUDIT']._serialized_end=189
   _globals['_DEVICE']._serialized_start=192
-  _globals['_DEVICE']._serialized_end=490
-  _globals['_LISTDEVICESREQUEST']._serialized_start=492
-  _globals['_LISTDEVICESREQUEST']._serialized_end=527
-  _globals['_LISTDEVICESRESPONSE']._serialized_start=529
-  _globals['_LISTDEVICESRESPONSE']._serialized_end=585
-  _globals['_RECORDEDEVENT']._serialized_start=587
-  _globals['_RECORDEDEVENT']._serialized_end=649
-  _globals['_DESCRIBEDEVICEREQUEST']._serialized_start=651
-  _globals['_DESCRIBEDEVICEREQUEST']._serialized_end=708
-  _globals['_DESCRIBEDEVICERESPONSE']._serialized_start=710
-  _globals['_DESCRIBEDEVICERESPONSE']._serialized_end=809
-  _globals['_POLICYINFO']._serialized_start=812
-  _globals['_POLICYINFO']._serialized_end=1172
-  _globals['_LISTPOLICIESREQUEST']._serialized_start=1174
-  _globals['_LISTPOLICIESREQUEST']._serialized_end=1210
-  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1212
-  _globals['_LISTPOLICIESRESPONSE']._serialized_end=1274
-  _globals['_AUDITREQUEST']._serialized_start=1276
-  _globals['_AUDITREQUEST']._serialized_end=1305
-  _globals['_DEVICEAUDIT']._serialized_start=1307
-  _globals['_DEVICEAUDIT']._serialized_end=1396
-  _globals['_AUDITRESPONSE']._serialized_start=1398
-  _globals['_AUDITRESPONSE']._serialized_end=1485
-  _globals['_WATCHTRAININGREQUEST']._serialized_start=1487
-  _globals['_WATCHTRAININGREQUEST']._serialized_end=1545
-  _globals['_TRAINING']._serialized_start=1548
-  _globals['_TRAINING']._serialized_end=2208
-  _globals['_TRAINING_COUNTERSENTRY']._serialized_start=2161
-  _globals['_TRAINING_COUNTERSENTRY']._serialized_end=2208
-  _globals['_FLEET']._serialized_start=2358
-  _globals['_FLEET']._serialized_end=2734
+  _globals['_DEVICE']._serialized_end=592
+  _globals['_DEVICE_GRADIENTSENTRY']._serialized_start=544
+  _globals['_DEVICE_GRADIENTSENTRY']._serialized_end=592
+  _globals['_LISTDEVICESREQUEST']._serialized_start=594
+  _globals['_LISTDEVICESREQUEST']._serialized_end=629
+  _globals['_LISTDEVICESRESPONSE']._serialized_start=631
+  _globals['_LISTDEVICESRESPONSE']._serialized_end=687
+  _globals['_RECORDEDEVENT']._serialized_start=689
+  _globals['_RECORDEDEVENT']._serialized_end=751
+  _globals['_DESCRIBEDEVICEREQUEST']._serialized_start=753
+  _globals['_DESCRIBEDEVICEREQUEST']._serialized_end=810
+  _globals['_DESCRIBEDEVICERESPONSE']._serialized_start=812
+  _globals['_DESCRIBEDEVICERESPONSE']._serialized_end=911
+  _globals['_POLICYINFO']._serialized_start=914
+  _globals['_POLICYINFO']._serialized_end=1274
+  _globals['_LISTPOLICIESREQUEST']._serialized_start=1276
+  _globals['_LISTPOLICIESREQUEST']._serialized_end=1312
+  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1314
+  _globals['_LISTPOLICIESRESPONSE']._serialized_end=1376
+  _globals['_AUDITREQUEST']._serialized_start=1378
+  _globals['_AUDITREQUEST']._serialized_end=1407
+  _globals['_DEVICEAUDIT']._serialized_start=1409
+  _globals['_DEVICEAUDIT']._serialized_end=1498
+  _globals['_AUDITRESPONSE']._serialized_start=1500
+  _globals['_AUDITRESPONSE']._serialized_end=1587
+  _globals['_WATCHTRAININGREQUEST']._serialized_start=1589
+  _globals['_WATCHTRAININGREQUEST']._serialized_end=1647
+  _globals['_TRAINING']._serialized_start=1650
+  _globals['_TRAINING']._serialized_end=2310
+  _globals['_TRAINING_COUNTERSENTRY']._serialized_start=2263
+  _globals['_TRAINING_COUNTERSENTRY']._serialized_end=2310
+  _globals['_FLEET']._serialized_start=2460
+  _globals['_FLEET']._serialized_end=2836
 # @@protoc_insertion_point(module_scope)

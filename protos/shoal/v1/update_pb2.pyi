@@ -41,8 +41,22 @@ class Weights(_message.Message):
     setup: bytes
     def __init__(self, layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., values: _Optional[bytes] = ..., setup: _Optional[bytes] = ...) -> None: ...
 
+class ObservationMoments(_message.Message):
+    __slots__ = ("count", "mean", "variance", "low", "high")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    mean: bytes
+    variance: bytes
+    low: bytes
+    high: bytes
+    def __init__(self, count: _Optional[int] = ..., mean: _Optional[bytes] = ..., variance: _Optional[bytes] = ..., low: _Optional[bytes] = ..., high: _Optional[bytes] = ...) -> None: ...
+
 class PushUpdateRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "run_id", "seq", "layout_digest", "updates", "policy_version", "transitions", "codec", "parameters", "body", "episodes", "metrics")
+    __slots__ = ("fleet", "device_id", "run_id", "seq", "layout_digest", "updates", "policy_version", "transitions", "codec", "parameters", "body", "episodes", "metrics", "moments")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +77,7 @@ class PushUpdateRequest(_message.Message):
     BODY_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     run_id: bytes
@@ -76,7 +91,8 @@ class PushUpdateRequest(_message.Message):
     body: bytes
     episodes: _containers.RepeatedCompositeFieldContainer[_trajectory_pb2.Episode]
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., seq: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., policy_version: _Optional[int] = ..., transitions: _Optional[int] = ..., codec: _Optional[_Union[GradientCodec, str]] = ..., parameters: _Optional[int] = ..., body: _Optional[bytes] = ..., episodes: _Optional[_Iterable[_Union[_trajectory_pb2.Episode, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    moments: ObservationMoments
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., seq: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., policy_version: _Optional[int] = ..., transitions: _Optional[int] = ..., codec: _Optional[_Union[GradientCodec, str]] = ..., parameters: _Optional[int] = ..., body: _Optional[bytes] = ..., episodes: _Optional[_Iterable[_Union[_trajectory_pb2.Episode, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., moments: _Optional[_Union[ObservationMoments, _Mapping]] = ...) -> None: ...
 
 class PushUpdateResponse(_message.Message):
     __slots__ = ("applied", "reason", "updates", "lag_updates", "newest_version")

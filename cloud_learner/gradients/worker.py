@@ -1,0 +1,119 @@
+"""What a device of the mode `gradients` computes with: the algorithm's own loss, in torch.
+
+A device loads it by its dotted path; it needs `pip install shoal[train]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+
+from cloud_learner.algorithms.differentiable import Differentiable, differentiable
+from cloud_learner.algorithms.interface import Setup, load_algorithm
+from cloud_learner.config import NetworkConfig
+from cloud_learner.training.experience import Admitted, collate
+from shoal.config import read_table
+from shoal.errors import ConfigError, WireError
+from shoal.gradients import Computed, Weights
+from shoal.spaces import EnvSpec
+from shoal.trajectory import Chunk, ChunkKey
+
+OWN: Final = "cloud_learner.algorithms."
+"""Modules whose classes a learner may name without leave: those that come with Shoal."""
+
+
+class Worker:
+    """Computes gradients of chunks at the weights that it took last.
+
+    >>> worker = Worker(spec, allow=())
+    >>> worker.take(weights)
+    >>> worker.begin(chunk)
+    >>> worker.gradient().values             # [P]; and again, at newer weights
+    """
+
+    def __init__(self, spec: EnvSpec, *, allow: Sequence[str] = ()) -> None:
+        """Waits for weights.
+
+        Args:
+            spec: The device's spaces.
+            allow: Dotted paths of algorithms and torsos, beyond Shoal's own, that the learner may
+                name: what it names is imported and runs here.
+        """
+        torch.set_num_threads(1)
+        self._spec = spec
+        self._allow = frozenset(allow)
+        self._setup: Mapping[str, object] | None = None
+        self._algorithm: Differentiable | None = None
+        self._targets: object = None
+
+    def take(self, weights: Weights) -> None:
+        """Takes over weights, and builds what they are of if that changed.
+
+        Raises:
+            ConfigError: The learner trains with what this device has not, or may not run.
+            WireError: The weights are not of what the learner says.
+        """
+        if self._algorithm is None or weights.setup != self._setup:
+            self._algorithm = self._build(weights.setup)
+            self._setup, self._targets = weights.setup, None
+        algorithm = self._algorithm
+        if algorithm.layout_digest != weights.layout_digest:
+            raise ConfigError(
+                "the learner's parameters are laid out otherwise than here: its network is for "
+                "other spaces than this device's environment has, or one side is of another version"
+            )
+        if algorithm.flat.shape != weights.values.shape:
+            raise WireError(
+                f"weights: {weights.values.size} came, the network has {algorithm.flat.size}"
+            )
+        algorithm.flat[:] = weights.values
+        algorithm.note_updates(weights.updates)
+
+    def begin(self, chunk: Chunk) -> None:
+        """Begins with a chunk: its targets are as of the weights taken last.
+
+        Raises:
+            WireError: No weights were taken.
+        """
+        if self._algorithm is None:
+            raise WireError("no weights were taken yet")
+        only = Admitted(ChunkKey("", b"", 0), 0, chunk, 0)
+        self._targets = self._algorithm.prepare(collate([only], updates_now=0))
+
+    def gradient(self) -> Computed:
+        """The gradient of that chunk's loss at the weights taken last.
+
+        Raises:
+            WireError: No chunk was begun since the network was built.
+        """
+        if self._algorithm is None or self._targets is None:
+            raise WireError("no chunk was begun with these weights")
+        return self._algorithm.gradient(self._targets)
+
+    def _build(self, setup: Mapping[str, object]) -> Differentiable:
+        path, settings, network = (setup.get(key) for key in ("algorithm", "settings", "network"))
+        if not isinstance(path, str) or not isinstance(settings, dict):
+            raise WireError("weights: the setup names no algorithm, or no settings")
+        if not isinstance(network, dict):
+            raise WireError("weights: the setup describes no network")
+        self._require_leave(path)
+        config = read_table(NetworkConfig, network, key="network", source="the learner")
+        if ":" in config.kind:
+            self._require_leave(config.kind)
+        choice = load_algorithm(path, settings)
+        return differentiable(choice.build(Setup(self._spec, config, seed=0)), path)
+
+    def _require_leave(self, path: str) -> None:
+        own = path.startswith(OWN) and path.count(":") == 1
+        if not own and path not in self._allow:
+            raise ConfigError(
+                f"the learner trains with {path!r}, which is not Shoal's own: to run it on this "
+                f'device, set gradients.allow = ["{path}"]'
+            )
+
+
+def make_worker(spec: EnvSpec, *, allow: Sequence[str]) -> Worker:
+    """What a device calls."""
+    return Worker(spec, allow=allow)

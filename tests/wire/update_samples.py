@@ -1,0 +1,69 @@
+"""Samples of the messages of the mode `gradients`, for `samples.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+from google.protobuf.message import Message
+from strategies import DIGEST, RUN_ID
+
+from shoal.v1 import device_pb2, fleet_pb2, trajectory_pb2, update_pb2
+
+
+def pushing_telemetry(telemetry: device_pb2.Telemetry) -> device_pb2.Telemetry:
+    """That of a device which pushes gradients."""
+    pushing = device_pb2.Telemetry()
+    pushing.CopyFrom(telemetry)
+    pushing.updates_pushed, pushing.updates_applied = 40, 38
+    pushing.gradient_chunks_dropped = 3
+    return pushing
+
+
+def pushing_device(device: fleet_pb2.Device) -> fleet_pb2.Device:
+    """The same, as the fleet has it."""
+    pushing = fleet_pb2.Device()
+    pushing.CopyFrom(device)
+    pushing.gradients.update({"applied": 38, "lag": 2})
+    return pushing
+
+
+def updates() -> dict[str, Message]:
+    """Every message of `update.proto`."""
+    moments = update_pb2.ObservationMoments(
+        count=256,
+        mean=np.array([0.5, -1.0], "<f4").tobytes(),
+        variance=np.array([0.25, 1.0], "<f4").tobytes(),
+        low=np.array([-2.0, -4.0], "<f4").tobytes(),
+        high=np.array([2.0, 3.0], "<f4").tobytes(),
+    )
+    update = update_pb2.PushUpdateRequest(
+        fleet="farm",
+        device_id="pi-1",
+        run_id=RUN_ID,
+        seq=12,
+        layout_digest=DIGEST,
+        updates=110,
+        policy_version=7,
+        transitions=256,
+        codec=update_pb2.GRADIENT_CODEC_INT8,
+        parameters=3,
+        body=np.array([0.25], "<f4").tobytes() + bytes([1, 127, 255]),
+        episodes=[trajectory_pb2.Episode(env=1, step=3, total_return=21.5, length=22)],
+        metrics={"policy_loss": -0.03125},
+        moments=moments,
+    )
+    return {
+        "ObservationMoments": moments,
+        "PushUpdateRequest": update,
+        "PushUpdateResponse": update_pb2.PushUpdateResponse(
+            applied=False, reason="lag", updates=400, lag_updates=290, newest_version=9
+        ),
+        "GetWeightsRequest": update_pb2.GetWeightsRequest(
+            fleet="farm", device_id="pi-1", have_updates=108
+        ),
+        "Weights": update_pb2.Weights(
+            layout_digest=DIGEST,
+            updates=110,
+            values=np.array([0.5, -1.0, 2.0], "<f4").tobytes(),
+            setup=b'{"algorithm": "cloud_learner.algorithms.appo:APPO"}',
+        ),
+    }
