@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -36,9 +37,12 @@ from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
 from cloud_learner.training.sources import kl_bound, lag_bound, make_source
 from cloud_learner.training.stats import Progress, TrainingStats
+from cloud_learner.training.sync_watch import watch_sync
 from cloud_learner.training.trainer import Past, Trainer, TrainerParts
 from cloud_learner.training.transition_replay import TransitionReplay
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions
+from cloud_learner.uplink.appetite import Reading
+from cloud_learner.uplink.appetite_broadcast import AppetiteBroadcast
 from cloud_learner.uplink.inbox import Inbox
 from cloud_learner.uplink.ingest import Ingest, IngestParts
 from cloud_learner.uplink.session_watch import watch_session
@@ -97,6 +101,13 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             publish_ack=lambda device_id, ack: subscriber.publish(topics.ack(device_id), ack),
             rng=rng,
         )
+        appetite = AppetiteBroadcast(
+            config.appetite,
+            read=lambda: Reading(time.monotonic(), parts.replay.backlog, parts.stats.env_steps),
+            oldest_version=trainer.oldest_version,
+            present=parts.fleet.present,
+            publish=lambda device_id, told: subscriber.publish(topics.appetite(device_id), told),
+        )
         fleet_service = FleetService(
             parts.fleet, parts.policy_log, parts.parameter_server, fleet=config.fleet
         )
@@ -109,6 +120,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "reports": ingest.serve_reports,
             "chunks": ingest.serve_chunks,
             "acks": ingest.repeat_acks,
+            "appetite": appetite.serve,
             "session": lambda: watch_session(
                 subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
             ),
@@ -117,7 +129,9 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
         }
         if isinstance(parts.replay, Lockstep):
             lockstep = parts.replay
-            running["lockstep"] = lambda: watch_lockstep(lockstep, parts.fleet)
+            fixed = config.training.mode == "lockstep"
+            watch = watch_lockstep if fixed else watch_sync
+            running[config.training.mode] = lambda: watch(lockstep, parts.fleet)
         await run_services(running)
 
 
@@ -167,6 +181,7 @@ def open_core(
         choice,
         version=lambda: versions.highest,
         cursor=checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None,
+        present=lambda: fleet.present(),  # noqa: PLW0108 - the fleet is made below
     )
     if checkpoint is not None and isinstance(replay, TransitionReplay):
         replay.load_state_dict(checkpoint.source, refill(journal, replay.held(checkpoint.source)))

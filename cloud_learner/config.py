@@ -187,12 +187,15 @@ class TrainingConfig:
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names.
+    ``mode = "sync"`` is the synchronous baseline: a batch is the ``lockstep_chunks`` chunks of each
+    device that is present, however many there are; who is lost is waited for no longer, who comes
+    takes part from the next version on.
     """
 
     algorithm: str = "cloud_learner.algorithms.appo:APPO"
     network: NetworkConfig = field(default_factory=NetworkConfig)
     settings: dict[str, object] = field(default_factory=dict)
-    mode: Literal["async", "lockstep"] = "async"
+    mode: Literal["async", "sync", "lockstep"] = "async"
     batch_steps: int = 2048
     publish_interval: int = 0
     max_lag: int | None = None
@@ -230,6 +233,27 @@ class TrainingConfig:
             "more than 0 nats",
         )
 
+    @property
+    def waits_for_devices(self) -> bool:
+        """Whether each version waits for what devices make under the one before."""
+        return self.mode != "async"
+
+
+@dataclass(frozen=True, slots=True)
+class AppetiteConfig:
+    """What devices are told of what the learner can use.
+
+    Every ``interval_s`` each learns the oldest policy version whose chunks are within ``max_lag``,
+    and expires what is older before it is sent. ``limit_rate`` also tells them how many transitions
+    a second are wanted while the learner cannot use all that they make.
+    """
+
+    interval_s: float = 1.0
+    limit_rate: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.interval_s > 0, "interval_s", self.interval_s, "more than 0")
+
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
@@ -258,6 +282,7 @@ class LearnerConfig:
     ingest: IngestConfig = field(default_factory=IngestConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    appetite: AppetiteConfig = field(default_factory=AppetiteConfig)
     checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
     policies_after_version: int = 0

@@ -7,6 +7,7 @@ import threading
 import time
 
 from edge_agent.actor import Actor, Control, RolloutStopped
+from edge_agent.appetite import Appetite, Pacer
 from edge_agent.config import ActorConfig, AgentConfig
 from edge_agent.downlink import Downlink
 from edge_agent.env import make_env
@@ -40,10 +41,15 @@ async def run(config: AgentConfig) -> None:
     device_id, public_key = check_device_id(identity.name), policy_key(identity)
     run_id = new_run_id(device_id, config.state_dir, config.actor.seed)
     events = Events(device_id, run_id, clock=time.time)
+    appetite = Appetite(lapse_s=config.actor.appetite_lapse_s)
     with (
         make_env(config.env) as envs,
         Spool(
-            config.spool_path, max_bytes=config.spool.max_bytes, run_id=run_id, events=events
+            config.spool_path,
+            max_bytes=config.spool.max_bytes,
+            run_id=run_id,
+            events=events,
+            oldest_version=lambda: appetite.oldest_version,
         ) as spool,
         PolicyStore(
             config.policies_dir,
@@ -68,6 +74,7 @@ async def run(config: AgentConfig) -> None:
             topics=Topics(config.fleet),
             certificate=Certifier(device_id, run_id, envs.spec, envs.num_envs, clock=time.time),
             run_id=run_id,
+            appetite=appetite,
         ) as uplink:
             # It resets the environment: what fails from here on is told to the fleet.
             actor = Actor(
@@ -82,12 +89,22 @@ async def run(config: AgentConfig) -> None:
                 spool=spool,
                 uplink=uplink,
                 downlink=downlink,
+                appetite=appetite,
                 paced=control.hz is not None,
             )
             await run_services(
                 {
                     "act": in_thread(
-                        functools.partial(act_forever, actor, policies, spool, events, config.actor)
+                        functools.partial(
+                            act_forever,
+                            actor,
+                            policies,
+                            spool,
+                            events,
+                            config.actor,
+                            # What has a rate of its own must act, whatever the learner can use.
+                            pacer=Pacer(appetite) if control.hz is None else None,
+                        )
                     ),
                     "uplink": uplink.serve,
                     "downlink": downlink.follow,
@@ -105,10 +122,13 @@ def act_forever(
     events: Events,
     config: ActorConfig,
     stop: threading.Event,
+    *,
+    pacer: Pacer | None = None,
 ) -> None:
     """The control thread: acts with whatever policy is current until `stop` is set.
 
-    It waits for a policy if it is told to, for the clock, and for nothing else.
+    It waits for a policy if it is told to, for the clock, and for nothing else. `pacer` holds it
+    back to the rate that the learner wants.
 
     Raises:
         EnvironmentFault: an environment raised or broke its contract.
@@ -149,6 +169,8 @@ def act_forever(
             continue
         spool.append(encode_chunk(chunk), chunk.policy_version)
         chunks += 1
+        if pacer is not None:
+            pacer.wait(chunk.transitions, stop)
 
 
 def policy_key(identity: Identity) -> bytes:

@@ -72,6 +72,9 @@ class ActorConfig:
             anew at each start.
         precision: "int8" acts as published, "fp32" with the float twin of what was published in
             int8, "auto" with whichever of the two is faster on this device.
+        appetite_lapse_s: seconds without a word of the learner after which what it wanted (a rate,
+            and chunks of recent versions only) no longer counts; 0 never heeds it. A device with a
+            `control_hz` never acts more slowly for it.
     """
 
     chunk_steps: int = 64
@@ -82,6 +85,7 @@ class ActorConfig:
     pace_timeout_s: float = 1.0
     seed: int | None = None
     precision: Literal["auto", "int8", "fp32"] = "int8"
+    appetite_lapse_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -102,6 +106,7 @@ class ActorConfig:
             raise ConfigError("safe_action has a non-finite number: give finite numbers")
         _within("max_chunks_per_policy", self.max_chunks_per_policy, 0, 2**31 - 1)
         _within("pace_timeout_s", self.pace_timeout_s, 0.0, 86_400.0)
+        _within("appetite_lapse_s", self.appetite_lapse_s, 0.0, 86_400.0)
         if self.seed is not None:
             _within("seed", self.seed, 0, 2**63 - 1)
 

@@ -90,6 +90,7 @@ class Fleet:
         self._audited: dict[RunKey, _Audited] = {}
         self._births: asyncio.Queue[EnvSpec] = asyncio.Queue(MAX_BIRTHS)
         self._spec: EnvSpec | None = None
+        self._misfits: set[str] = set()
         self._state = "waiting_for_device"
         self._conditions: dict[str, str] = {}
         self._event_seq = 0
@@ -114,10 +115,12 @@ class Fleet:
         )
         if status.state != pb.DEVICE_STATE_ONLINE or birth.spec is None:
             return
+        self._misfits.discard(status.device_id)
         if self._spec is None:
             if not self._births.full():
                 self._births.put_nowait(birth.spec)
         elif birth.spec.fingerprint != self._spec.fingerprint:
+            self._misfits.add(status.device_id)
             self.record(
                 status.device_id,
                 "spec_mismatch",
@@ -224,6 +227,17 @@ class Fleet:
     def put_unsaved(self, reports: Mapping[RunKey, RunReport]) -> None:
         """Gives back what could not be saved."""
         self._unsaved.update(reports)
+
+    def present(self) -> dict[str, float]:
+        """The devices that act for this fleet now, and transitions a second as last reported."""
+        now_s = self._clock()
+        return {
+            device_id: record.telemetry.steps_per_s if record.telemetry is not None else 0.0
+            for device_id, record in self._devices.items()
+            if device_id not in self._misfits
+            and record.status is not None
+            and record.health(now_s, stale_after_s=STALE_AFTER_S).state in _ALIVE
+        }
 
     # ----------------------------------------------------------------------- what operators read
 

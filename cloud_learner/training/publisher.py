@@ -79,7 +79,7 @@ class Publisher:
     def due(self, updates: int, *, waiting: int) -> bool:
         """Whether a version is due after a step.
 
-        In lockstep every batch gives one, even if no update of it counted: the fleet waits for it.
+        Where devices wait, every batch gives one, even if no update of it counted.
 
         Args:
             updates: The learner's.
@@ -87,7 +87,7 @@ class Publisher:
                 batches of them are to catch up with; other transitions only lie there.
         """
         training = self._training
-        if training.mode == "lockstep":
+        if training.waits_for_devices:
             return self._steps > 0
         rollouts = self._data == "rollouts"
         interval = training.publish_interval or (1 if rollouts else TRANSITIONS_INTERVAL)
@@ -102,7 +102,7 @@ class Publisher:
         whatever came is answered with a version, be it of the same weights: a device that skipped
         a version would otherwise keep all others waiting.
         """
-        if self._training.mode == "lockstep":
+        if self._training.waits_for_devices:
             return self._steps > 0
         return updates > self._updates or self._stored > 0
 

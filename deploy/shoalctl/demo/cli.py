@@ -92,6 +92,14 @@ def demo(
             rich_help_panel=_LEARNING,
         ),
     ] = False,
+    sync: Annotated[
+        bool,
+        typer.Option(
+            "--sync",
+            help="Each version waits for all devices: the baseline that async is held against.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -182,6 +190,7 @@ def demo(
             precision=precision,
             init=init,
             lockstep=lockstep,
+            sync=sync,
             sets=set_ or (),
             env_sets=env_set or (),
         )
