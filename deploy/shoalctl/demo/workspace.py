@@ -40,6 +40,7 @@ class DemoPlan:
         pace_timeout_s: How long an actor waits for the next version.
         repeatable: Whether what actors do follows from the seed: their noise too, and no choice
             by what is faster.
+        own_env_kwargs: More of these for single devices, by name.
     """
 
     env_id: str
@@ -54,6 +55,7 @@ class DemoPlan:
     learner: Mapping[str, Flag] = field(default_factory=dict)
     pace_timeout_s: float = 1.0
     repeatable: bool = False
+    own_env_kwargs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -135,6 +137,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
         table, _, name = key.rpartition(".")
         configs["learner"].setdefault(table, {})[name] = flag.value
     for number, device_id in enumerate(plan.device_ids):
+        env_kwargs = {**plan.env_kwargs, **plan.own_env_kwargs.get(device_id, {})}
         configs[device_id] = {
             "": {
                 "fleet": FLEET,
@@ -146,7 +149,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
                 "num_envs": plan.envs,
                 "seed": (plan.seed * 1000 + number) * plan.envs,
             },
-            **({"env.kwargs": dict(plan.env_kwargs)} if plan.env_kwargs else {}),
+            **({"env.kwargs": env_kwargs} if env_kwargs else {}),
             "actor": {
                 "chunk_steps": plan.chunk_steps,
                 "max_chunks_per_policy": plan.ahead,
