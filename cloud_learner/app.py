@@ -14,6 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.algorithms.interface import Choice, Setup, load_algorithm
 from cloud_learner.config import LearnerConfig
+from cloud_learner.dispatch.config import specs_of
+from cloud_learner.dispatch.service import DispatchService
+from cloud_learner.dispatch.store import TaskStore
+from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
@@ -108,10 +112,15 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             present=parts.fleet.present,
             publish=lambda device_id, told: subscriber.publish(topics.appetite(device_id), told),
         )
+        dispatch = open_dispatch(config, state, parts.fleet, stack)
         fleet_service = FleetService(
-            parts.fleet, parts.policy_log, parts.parameter_server, fleet=config.fleet
+            parts.fleet,
+            parts.policy_log,
+            parts.parameter_server,
+            fleet=config.fleet,
+            task_of=dispatch.task_of,
         )
-        services: list[Service] = [parts.parameter_server, fleet_service]
+        services: list[Service] = [parts.parameter_server, fleet_service, dispatch]
         server = await stack.enter_async_context(
             GrpcServer(config.server.host, config.server.port, identity, services)
         )
@@ -125,6 +134,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
                 subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
             ),
             "trainer": lambda: trainer.serve(core.restored),
+            "dispatch": dispatch.serve,
             "grpc": server.serve,
         }
         if isinstance(parts.replay, Lockstep):
@@ -133,6 +143,21 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             watch = watch_lockstep if fixed else watch_sync
             running[config.training.mode] = lambda: watch(lockstep, parts.fleet)
         await run_services(running)
+
+
+def open_dispatch(
+    config: LearnerConfig, state: StateDir, fleet: Fleet, stack: AsyncExitStack
+) -> DispatchService:
+    """Opens the tasks that are configured, with what became of them; there may be none.
+
+    Raises:
+        ConfigError: Two tasks have one name, or there are too many.
+        TaskStoreError: The disk refuses.
+    """
+    store = stack.enter_context(TaskStore(state.tasks))
+    tasks = store.load(specs_of(config.tasks), time.monotonic())
+    queue = TaskQueue(tasks, config.dispatch.limits)
+    return DispatchService(queue, store, fleet, fleet=config.fleet)
 
 
 def open_core(

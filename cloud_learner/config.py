@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from cloud_learner.dispatch.config import DispatchConfig, TaskConfig
 from shoal.errors import ConfigError
 
 _MAX_PORT = 65_535
@@ -283,6 +284,8 @@ class LearnerConfig:
     journal: JournalConfig = field(default_factory=JournalConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     appetite: AppetiteConfig = field(default_factory=AppetiteConfig)
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    tasks: tuple[TaskConfig, ...] = ()
     checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
     policies_after_version: int = 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from contextlib import ExitStack
 
 from edge_agent.actor import Actor, Control, RolloutStopped
 from edge_agent.appetite import Appetite, Pacer
 from edge_agent.config import ActorConfig, AgentConfig
+from edge_agent.dispatch import Dispatch
 from edge_agent.downlink import Downlink
-from edge_agent.env import make_env
+from edge_agent.env import EnvironmentFault, make_env
 from edge_agent.events import Events
+from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
@@ -19,11 +22,12 @@ from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.uplink import Uplink
+from edge_agent.workplace import Workplace
 from shoal.errors import IdentityError, PolicyRejected
 from shoal.identity import POLICY_KEY_FILE, Identity
-from shoal.services import in_thread, run_services
+from shoal.services import Service, in_thread, run_services
 from shoal.topics import Topics, check_device_id
-from shoal.trajectory import encode_chunk
+from shoal.trajectory import Chunk, encode_chunk
 from shoal.v1 import device_pb2 as pb
 
 STOP_CHECK_S = 0.25
@@ -92,27 +96,41 @@ async def run(config: AgentConfig) -> None:
                 appetite=appetite,
                 paced=control.hz is not None,
             )
-            await run_services(
-                {
-                    "act": in_thread(
-                        functools.partial(
-                            act_forever,
-                            actor,
-                            policies,
-                            spool,
-                            events,
-                            config.actor,
-                            # What has a rate of its own must act, whatever the learner can use.
-                            pacer=Pacer(appetite) if control.hz is None else None,
-                        )
-                    ),
-                    "uplink": uplink.serve,
-                    "downlink": downlink.follow,
-                    "status": lambda: uplink.report_every(
-                        reporter.telemetry, config.telemetry_interval_s
-                    ),
-                }
-            )
+            services: dict[str, Service] = {
+                "uplink": uplink.serve,
+                "downlink": downlink.follow,
+                "status": lambda: uplink.report_every(
+                    reporter.telemetry, config.telemetry_interval_s
+                ),
+            }
+            with ExitStack() as stack:
+                workplace = None
+                if config.dispatch.enabled:
+                    desk = Dispatch(
+                        config.parameter_server,
+                        identity,
+                        events,
+                        fleet=config.fleet,
+                        run_id=run_id,
+                    )
+                    services["dispatch"] = desk.serve
+                    workplace = stack.enter_context(
+                        Workplace(desk, actor, envs.spec, config.env, config.dispatch, events)
+                    )
+                services["act"] = in_thread(
+                    functools.partial(
+                        act_forever,
+                        actor,
+                        policies,
+                        spool,
+                        events,
+                        config.actor,
+                        # What has a rate of its own must act, whatever the learner can use.
+                        pacer=Pacer(appetite) if control.hz is None else None,
+                        workplace=workplace,
+                    )
+                )
+                await run_services(services)
 
 
 def act_forever(
@@ -124,14 +142,15 @@ def act_forever(
     stop: threading.Event,
     *,
     pacer: Pacer | None = None,
+    workplace: Workplace | None = None,
 ) -> None:
     """The control thread: acts with whatever policy is current until `stop` is set.
 
     It waits for a policy if it is told to, for the clock, and for nothing else. `pacer` holds it
-    back to the rate that the learner wants.
+    back to the rate that the learner wants. With a `workplace` it acts while it has a task.
 
     Raises:
-        EnvironmentFault: an environment raised or broke its contract.
+        EnvironmentFault: an environment raised or broke its contract, and it was not a task's.
     """
     version, chunks = 0, 0
     while not stop.is_set():
@@ -149,28 +168,54 @@ def act_forever(
             _wait_newer(policies, version, config.pace_timeout_s, stop)
             chunks = 0
             continue
-        try:
-            chunk = actor.rollout(policy, stop)
-        except RolloutStopped:
-            return
-        except PolicyRejected as error:
-            before = policies.condemn(policy, error.reason)
-            instead = "no policy acts"
-            if before is not None:
-                same = before.version == policy.version
-                instead = f"its {before.precision} form acts" if same else "the one before acts"
-            events.emit(
-                pb.SEVERITY_ERROR,
-                "policy_condemned",
-                f"{error}; {instead} now",
-                reason=error.reason,
-                policy_version=policy.version,
-            )
+        if workplace is not None and not workplace.ready():
+            continue
+        chunk = _rollout(actor, policy, policies, events, workplace, stop)
+        if chunk is None:
             continue
         spool.append(encode_chunk(chunk), chunk.policy_version)
         chunks += 1
+        if workplace is not None:
+            workplace.note(chunk)
         if pacer is not None:
             pacer.wait(chunk.transitions, stop)
+
+
+def _rollout(
+    actor: Actor,
+    policy: Policy,
+    policies: PolicyStore,
+    events: Events,
+    workplace: Workplace | None,
+    stop: threading.Event,
+) -> Chunk | None:
+    """A chunk; None when there is none: the policy or the task is given up, or it is stopped.
+
+    Raises:
+        EnvironmentFault: an environment raised or broke its contract, and it was not a task's.
+    """
+    try:
+        return actor.rollout(policy, stop)
+    except RolloutStopped:
+        return None
+    except EnvironmentFault as error:
+        if workplace is None:
+            raise
+        workplace.fail(error)
+    except PolicyRejected as error:
+        before = policies.condemn(policy, error.reason)
+        instead = "no policy acts"
+        if before is not None:
+            same = before.version == policy.version
+            instead = f"its {before.precision} form acts" if same else "the one before acts"
+        events.emit(
+            pb.SEVERITY_ERROR,
+            "policy_condemned",
+            f"{error}; {instead} now",
+            reason=error.reason,
+            policy_version=policy.version,
+        )
+    return None
 
 
 def policy_key(identity: Identity) -> bytes:

@@ -190,6 +190,20 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchConfig:
+    """Whether the learner says which environments are stepped.
+
+    Attributes:
+        enabled: whether tasks are asked for; else the device steps its own `env`, always.
+        env_ids: what a task may name besides the device's own `env.id`: as with that, code of this
+            machine is run.
+    """
+
+    enabled: bool = False
+    env_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything one device's agent is told.
 
@@ -210,6 +224,7 @@ class AgentConfig:
     spool: SpoolConfig = field(default_factory=SpoolConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     parameter_server: ServerConfig = field(default_factory=ServerConfig)
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     telemetry_interval_s: float = 1.0
 
     def __post_init__(self) -> None:

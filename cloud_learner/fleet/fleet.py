@@ -239,6 +239,21 @@ class Fleet:
             and record.health(now_s, stale_after_s=STALE_AFTER_S).state in _ALIVE
         }
 
+    def is_gone(self, device_id: str, run_id: bytes) -> bool:
+        """Whether a run of a device is known to have ended, or fell silent."""
+        record = self._devices.get(device_id)
+        if record is None or record.status is None:
+            return False
+        if record.status.run_id != run_id:
+            return run_id in record.ended_runs
+        health = record.health(self._clock(), stale_after_s=STALE_AFTER_S)
+        return health.state not in _ALIVE
+
+    def steps_per_s(self, device_id: str) -> float:
+        """Transitions a second that a device makes, as last reported; 0: unknown."""
+        record = self._devices.get(device_id)
+        return 0.0 if record is None or record.telemetry is None else record.telemetry.steps_per_s
+
     # ----------------------------------------------------------------------- what operators read
 
     def devices(self) -> list[fleet_pb2.Device]:

@@ -50,6 +50,7 @@ PARTS = (
     Part("learner", "cloud_learner.cli:learner_app", "Train, and publish policies.", RUN),
     Part("agent", "edge_agent.cli:agent_app", "Act on a device.", RUN),
     Part("devices", "shoalctl.fleet_cli:devices_app", "See the devices and their health.", WATCH),
+    Part("tasks", "shoalctl.tasks_cli:tasks_app", "See the tasks handed to devices.", WATCH),
     Part("policy", "shoalctl.fleet_cli:policy_app", "See the published policies.", WATCH),
     Part("fleet", "shoalctl.fleet_cli:fleet_app", "Account for every chunk.", WATCH),
     Part(

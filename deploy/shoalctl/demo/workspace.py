@@ -156,6 +156,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
                 "pace_timeout_s": plan.pace_timeout_s,
                 **({"seed": plan.seed, "precision": "int8"} if plan.repeatable else {}),
             },
+            **({"dispatch": {"enabled": True}} if "tasks" in plan.learner else {}),
             "broker": {"host": HOST, "port": mqtt_port},
             # A few devices beside the learner: nobody is hurt when they ask for it often.
             "parameter_server": {"host": HOST, "port": grpc_port, "backoff_cap_s": 0.2},

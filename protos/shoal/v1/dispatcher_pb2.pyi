@@ -15,14 +15,12 @@ class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATE_DONE: _ClassVar[TaskState]
     TASK_STATE_FAILED: _ClassVar[TaskState]
     TASK_STATE_CLOSED: _ClassVar[TaskState]
-    TASK_STATE_SKIPPED: _ClassVar[TaskState]
 TASK_STATE_UNSPECIFIED: TaskState
 TASK_STATE_WAITING: TaskState
 TASK_STATE_RUNNING: TaskState
 TASK_STATE_DONE: TaskState
 TASK_STATE_FAILED: TaskState
 TASK_STATE_CLOSED: TaskState
-TASK_STATE_SKIPPED: TaskState
 
 class Task(_message.Message):
     __slots__ = ("task_id", "env_id", "env_kwargs", "seed", "max_episodes", "max_steps", "name")
