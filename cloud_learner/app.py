@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -13,6 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.algorithms.interface import Choice, Setup, load_algorithm
 from cloud_learner.config import LearnerConfig
+from cloud_learner.dispatch.config import specs_of
+from cloud_learner.dispatch.service import DispatchService
+from cloud_learner.dispatch.store import TaskStore
+from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.active_policies import ActivePolicies
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
@@ -46,9 +51,12 @@ from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
 from cloud_learner.training.sources import kl_bound, lag_bound, make_source
 from cloud_learner.training.stats import Progress, TrainingStats
+from cloud_learner.training.sync_watch import watch_sync
 from cloud_learner.training.trainer import Past, Trainer, TrainerParts
 from cloud_learner.training.transition_replay import TransitionReplay
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions
+from cloud_learner.uplink.appetite import Reading
+from cloud_learner.uplink.appetite_broadcast import AppetiteBroadcast
 from cloud_learner.uplink.inbox import Inbox
 from cloud_learner.uplink.ingest import Ingest, IngestParts
 from cloud_learner.uplink.session_watch import watch_session
@@ -109,10 +117,22 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             publish_ack=lambda device_id, ack: subscriber.publish(topics.ack(device_id), ack),
             rng=rng,
         )
-        fleet_service = FleetService(
-            parts.fleet, parts.policy_log, parts.parameter_server, fleet=config.fleet
+        appetite = AppetiteBroadcast(
+            config.appetite,
+            read=lambda: Reading(time.monotonic(), parts.replay.backlog, parts.stats.env_steps),
+            oldest_version=trainer.oldest_version,
+            present=parts.fleet.present,
+            publish=lambda device_id, told: subscriber.publish(topics.appetite(device_id), told),
         )
-        services: list[Service] = [parts.parameter_server, fleet_service]
+        dispatch = open_dispatch(config, state, parts.fleet, stack)
+        fleet_service = FleetService(
+            parts.fleet,
+            parts.policy_log,
+            parts.parameter_server,
+            fleet=config.fleet,
+            task_of=dispatch.task_of,
+        )
+        services: list[Service] = [parts.parameter_server, fleet_service, dispatch]
         server = await stack.enter_async_context(
             GrpcServer(
                 config.server.host,
@@ -128,7 +148,9 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "chunks": ingest.serve_chunks,
             "commits": ingest.serve_commits,
             "acks": ingest.repeat_acks,
+            "appetite": appetite.serve,
             "trainer": lambda: trainer.serve(core.restored),
+            "dispatch": dispatch.serve,
             "grpc": server.serve,
             "active": core.active.save_often,
         }
@@ -138,8 +160,25 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             )
         if isinstance(parts.replay, Lockstep):
             lockstep = parts.replay
-            running["lockstep"] = lambda: watch_lockstep(lockstep, parts.fleet)
+            fixed = config.training.mode == "lockstep"
+            watch = watch_lockstep if fixed else watch_sync
+            running[config.training.mode] = lambda: watch(lockstep, parts.fleet)
         await run_services(running)
+
+
+def open_dispatch(
+    config: LearnerConfig, state: StateDir, fleet: Fleet, stack: AsyncExitStack
+) -> DispatchService:
+    """Opens the tasks that are configured, with what became of them; there may be none.
+
+    Raises:
+        ConfigError: Two tasks have one name, or there are too many.
+        TaskStoreError: The disk refuses.
+    """
+    store = stack.enter_context(TaskStore(state.tasks))
+    tasks = store.load(specs_of(config.tasks), time.monotonic())
+    queue = TaskQueue(tasks, config.dispatch.limits)
+    return DispatchService(queue, store, fleet, fleet=config.fleet)
 
 
 def open_core(
@@ -188,7 +227,11 @@ def open_core(
     versions = KnownVersions(policy_log.updates_of, highest=policy_log.highest_version)
     cursor = checkpoint.cursor.upto(journal.last_position) if checkpoint is not None else None
     replay = (gradients := make_gradient_source(config, counters, cursor)) or make_source(
-        config, choice, version=lambda: versions.highest, cursor=cursor
+        config,
+        choice,
+        version=lambda: versions.highest,
+        cursor=cursor,
+        present=lambda: fleet.present(),  # noqa: PLW0108 - the fleet is made below
     )
     if checkpoint is not None and isinstance(replay, TransitionReplay):
         replay.load_state_dict(checkpoint.source, refill(journal, replay.held(checkpoint.source)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from cloud_learner.dispatch.config import DispatchConfig, TaskConfig
 from cloud_learner.gradients.settings import GradientsConfig
 from shoal.errors import ConfigError
 
@@ -190,6 +191,9 @@ class TrainingConfig:
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names.
+    ``mode = "sync"`` is the synchronous baseline: a batch is the ``lockstep_chunks`` chunks of each
+    device that is present, however many there are; who is lost is waited for no longer, who comes
+    takes part from the next version on.
 
     ``mode = "gradients"``: devices with the same mode compute gradients and push them, see
     ``[gradients]``; no trajectories come here.
@@ -198,7 +202,7 @@ class TrainingConfig:
     algorithm: str = "cloud_learner.algorithms.appo:APPO"
     network: NetworkConfig = field(default_factory=NetworkConfig)
     settings: dict[str, object] = field(default_factory=dict)
-    mode: Literal["async", "lockstep", "gradients"] = "async"
+    mode: Literal["async", "sync", "lockstep", "gradients"] = "async"
     batch_steps: int = 2048
     publish_interval: int = 0
     max_lag: int | None = None
@@ -238,6 +242,27 @@ class TrainingConfig:
         )
         require(0.0 <= self.dead_zone <= 1.0, "dead_zone", self.dead_zone, "0 to 1 step")
 
+    @property
+    def waits_for_devices(self) -> bool:
+        """Whether each version waits for what devices make under the one before."""
+        return self.mode in ("sync", "lockstep")
+
+
+@dataclass(frozen=True, slots=True)
+class AppetiteConfig:
+    """What devices are told of what the learner can use.
+
+    Every ``interval_s`` each learns the oldest policy version whose chunks are within ``max_lag``,
+    and expires what is older before it is sent. ``limit_rate`` also tells them how many transitions
+    a second are wanted while the learner cannot use all that they make.
+    """
+
+    interval_s: float = 1.0
+    limit_rate: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.interval_s > 0, "interval_s", self.interval_s, "more than 0")
+
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
@@ -267,6 +292,9 @@ class LearnerConfig:
     journal: JournalConfig = field(default_factory=JournalConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     gradients: GradientsConfig = field(default_factory=GradientsConfig)
+    appetite: AppetiteConfig = field(default_factory=AppetiteConfig)
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    tasks: tuple[TaskConfig, ...] = ()
     checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
     policies_after_version: int = 0

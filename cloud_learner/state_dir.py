@@ -76,3 +76,8 @@ class StateDir:
     def tensorboard(self) -> Path:
         """What TensorBoard reads."""
         return self.directory / "tensorboard"
+
+    @property
+    def tasks(self) -> Path:
+        """The tasks' file."""
+        return self.directory / "tasks.db"

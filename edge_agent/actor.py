@@ -196,6 +196,19 @@ class Actor:
             columns.values[self._steps] = binding.values
         return columns.chunk(policy, self._spec.fingerprint, first_step)
 
+    def enter(self, environments: Environments) -> None:
+        """Goes on in other environments, between two rollouts: each with a new episode.
+
+        Args:
+            environments: As many, of the same spaces; the caller closes them and those before.
+
+        Raises:
+            EnvironmentFault: One of them cannot be reset.
+        """
+        self._environments = environments
+        self._bound = None  # what a policy remembers is of the episodes before
+        self._observation = environments.reset()
+
     def safe_steps(self, steps: int, stop: threading.Event | None = None) -> None:
         """Steps with the safe action; nothing is recorded but the counters.
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from edge_agent.actor import Actor, Control, RolloutStopped
+from edge_agent.appetite import Appetite, Pacer
 from edge_agent.config import ActorConfig, AgentConfig
+from edge_agent.dispatch import Dispatch
 from edge_agent.downlink import Downlink
-from edge_agent.env import make_env
+from edge_agent.env import EnvironmentFault, make_env
 from edge_agent.events import Events
 from edge_agent.gradient_queue import GradientQueue
 from edge_agent.gradient_uplink import GradientUplink
 from edge_agent.gradient_worker import find_worker
+from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
@@ -21,11 +26,12 @@ from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.uplink import Uplink
+from edge_agent.workplace import Workplace
 from shoal.errors import IdentityError, PolicyRejected
 from shoal.identity import POLICY_KEY_FILE, Identity
 from shoal.services import Service, in_thread, run_services
 from shoal.topics import Topics, check_device_id
-from shoal.trajectory import encode_chunk
+from shoal.trajectory import Chunk, encode_chunk
 from shoal.v1 import device_pb2 as pb
 
 STOP_CHECK_S = 0.25
@@ -44,10 +50,15 @@ async def run(config: AgentConfig) -> None:
     device_id, public_key = check_device_id(identity.name), policy_key(identity)
     run_id = new_run_id(device_id, config.state_dir, config.actor.seed)
     events = Events(device_id, run_id, clock=time.time)
+    appetite = Appetite(lapse_s=config.actor.appetite_lapse_s)
     with (
         make_env(config.env) as envs,
         Spool(
-            config.spool_path, max_bytes=config.spool.max_bytes, run_id=run_id, events=events
+            config.spool_path,
+            max_bytes=config.spool.max_bytes,
+            run_id=run_id,
+            events=events,
+            oldest_version=lambda: appetite.oldest_version,
         ) as spool,
         PolicyStore(
             config.policies_dir,
@@ -94,6 +105,7 @@ async def run(config: AgentConfig) -> None:
             topics=Topics(config.fleet),
             certificate=Certifier(device_id, run_id, envs.spec, envs.num_envs, clock=time.time),
             run_id=run_id,
+            appetite=appetite,
         ) as uplink:
             # It resets the environment: what fails from here on is told to the fleet.
             actor = Actor(envs, run_id=run_id, chunk_steps=chunk_steps, control=control)
@@ -106,15 +118,12 @@ async def run(config: AgentConfig) -> None:
                 spool=spool,
                 uplink=uplink,
                 downlink=downlink,
+                appetite=appetite,
                 paced=control.hz is not None,
                 queue=queue,
                 gradients=gradients,
             )
-            act = functools.partial(
-                act_forever, actor, policies, spool, events, config.actor, queue=queue
-            )
             services: dict[str, Service] = {
-                "act": in_thread(act),
                 "uplink": uplink.serve,
                 "downlink": downlink.follow,
                 "active": downlink.report_active,
@@ -124,26 +133,55 @@ async def run(config: AgentConfig) -> None:
             }
             if gradients is not None:
                 services["gradients"] = gradients.serve
-            await run_services(services)
+            with ExitStack() as stack:
+                workplace = None
+                if config.dispatch.enabled:
+                    desk = Dispatch(
+                        config.parameter_server,
+                        identity,
+                        events,
+                        fleet=config.fleet,
+                        run_id=run_id,
+                    )
+                    services["dispatch"] = desk.serve
+                    workplace = stack.enter_context(
+                        Workplace(desk, actor, envs.spec, config.env, config.dispatch, events)
+                    )
+                services["act"] = in_thread(
+                    functools.partial(
+                        act_forever,
+                        actor,
+                        policies,
+                        functools.partial(_spool, spool) if queue is None else queue.put,
+                        events,
+                        config.actor,
+                        # What has a rate of its own must act, whatever the learner can use.
+                        pacer=Pacer(appetite) if control.hz is None else None,
+                        workplace=workplace,
+                    )
+                )
+                await run_services(services)
 
 
 def act_forever(
     actor: Actor,
     policies: PolicyStore,
-    spool: Spool,
+    keep: Callable[[Chunk], object],
     events: Events,
     config: ActorConfig,
     stop: threading.Event,
     *,
-    queue: GradientQueue | None = None,
+    pacer: Pacer | None = None,
+    workplace: Workplace | None = None,
 ) -> None:
     """The control thread: acts with whatever policy is current until `stop` is set.
 
-    It waits for a policy if it is told to, for the clock, and for nothing else. Chunks go to the
-    spool, or to the `queue` of gradients where there is one.
+    It waits for a policy if it is told to, for the clock, and for nothing else. `pacer` holds it
+    back to the rate that the learner wants. With a `workplace` it acts while it has a task. Each
+    chunk is handed to `keep`, which does not wait either.
 
     Raises:
-        EnvironmentFault: an environment raised or broke its contract.
+        EnvironmentFault: an environment raised or broke its contract, and it was not a task's.
     """
     version, chunks = 0, 0
     while not stop.is_set():
@@ -161,29 +199,58 @@ def act_forever(
             _wait_newer(policies, version, config.pace_timeout_s, stop)
             chunks = 0
             continue
-        try:
-            chunk = actor.rollout(policy, stop)
-        except RolloutStopped:
-            return
-        except PolicyRejected as error:
-            before = policies.condemn(policy, error.reason)
-            instead = "no policy acts"
-            if before is not None:
-                same = before.version == policy.version
-                instead = f"its {before.precision} form acts" if same else "the one before acts"
-            events.emit(
-                pb.SEVERITY_ERROR,
-                "policy_condemned",
-                f"{error}; {instead} now",
-                reason=error.reason,
-                policy_version=policy.version,
-            )
+        if workplace is not None and not workplace.ready():
             continue
-        if queue is None:
-            spool.append(encode_chunk(chunk), chunk.policy_version)
-        else:
-            queue.put(chunk)
+        chunk = _rollout(actor, policy, policies, events, workplace, stop)
+        if chunk is None:
+            continue
+        keep(chunk)
         chunks += 1
+        if workplace is not None:
+            workplace.note(chunk)
+        if pacer is not None:
+            pacer.wait(chunk.transitions, stop)
+
+
+def _spool(spool: Spool, chunk: Chunk) -> None:
+    spool.append(encode_chunk(chunk), chunk.policy_version)
+
+
+def _rollout(
+    actor: Actor,
+    policy: Policy,
+    policies: PolicyStore,
+    events: Events,
+    workplace: Workplace | None,
+    stop: threading.Event,
+) -> Chunk | None:
+    """A chunk; None when there is none: the policy or the task is given up, or it is stopped.
+
+    Raises:
+        EnvironmentFault: an environment raised or broke its contract, and it was not a task's.
+    """
+    try:
+        return actor.rollout(policy, stop)
+    except RolloutStopped:
+        return None
+    except EnvironmentFault as error:
+        if workplace is None:
+            raise
+        workplace.fail(error)
+    except PolicyRejected as error:
+        before = policies.condemn(policy, error.reason)
+        instead = "no policy acts"
+        if before is not None:
+            same = before.version == policy.version
+            instead = f"its {before.precision} form acts" if same else "the one before acts"
+        events.emit(
+            pb.SEVERITY_ERROR,
+            "policy_condemned",
+            f"{error}; {instead} now",
+            reason=error.reason,
+            policy_version=policy.version,
+        )
+    return None
 
 
 def policy_key(identity: Identity) -> bytes:

@@ -73,6 +73,9 @@ class ActorConfig:
             anew at each start.
         precision: "int8" acts as published, "fp32" with the float twin of what was published in
             int8, "auto" with whichever of the two is faster on this device.
+        appetite_lapse_s: seconds without a word of the learner after which what it wanted (a rate,
+            and chunks of recent versions only) no longer counts; 0 never heeds it. A device with a
+            `control_hz` never acts more slowly for it.
     """
 
     chunk_steps: int = 64
@@ -83,6 +86,7 @@ class ActorConfig:
     pace_timeout_s: float = 1.0
     seed: int | None = None
     precision: Literal["auto", "int8", "fp32"] = "int8"
+    appetite_lapse_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -103,6 +107,7 @@ class ActorConfig:
             raise ConfigError("safe_action has a non-finite number: give finite numbers")
         _within("max_chunks_per_policy", self.max_chunks_per_policy, 0, 2**31 - 1)
         _within("pace_timeout_s", self.pace_timeout_s, 0.0, 86_400.0)
+        _within("appetite_lapse_s", self.appetite_lapse_s, 0.0, 86_400.0)
         if self.seed is not None:
             _within("seed", self.seed, 0, 2**63 - 1)
 
@@ -186,6 +191,20 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchConfig:
+    """Whether the learner says which environments are stepped.
+
+    Attributes:
+        enabled: whether tasks are asked for; else the device steps its own `env`, always.
+        env_ids: what a task may name besides the device's own `env.id`: as with that, code of this
+            machine is run.
+    """
+
+    enabled: bool = False
+    env_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything one device's agent is told.
 
@@ -208,6 +227,7 @@ class AgentConfig:
     spool: SpoolConfig = field(default_factory=SpoolConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     parameter_server: ServerConfig = field(default_factory=ServerConfig)
+    dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     telemetry_interval_s: float = 1.0
     mode: Literal["trajectories", "gradients"] = "trajectories"
     gradients: GradientsConfig = field(default_factory=GradientsConfig)

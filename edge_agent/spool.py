@@ -21,15 +21,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from edge_agent.events import Events
-from edge_agent.spool_file import (
-    NOTHING,
-    RunLedger,
-    SpooledChunk,
-    SpoolFile,
-    is_damaged,
-    is_full,
-    may_recover,
-)
+from edge_agent.run_ledger import NOTHING, RunLedger
+from edge_agent.spool_file import SpooledChunk, SpoolFile, is_damaged, is_full, may_recover
 from shoal.errors import SpoolError
 from shoal.ranges import Ranges
 from shoal.v1 import device_pb2 as pb
@@ -54,7 +47,15 @@ class Spool:
         spool.discard(run_id, acknowledged)
     """
 
-    def __init__(self, path: Path, *, max_bytes: int, run_id: bytes, events: Events) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        run_id: bytes,
+        events: Events,
+        oldest_version: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Describes the spool; nothing is touched until it is entered.
 
         Args:
@@ -62,12 +63,14 @@ class Spool:
             max_bytes: bytes of bodies to hold at most.
             run_id: the present run, 16 bytes.
             events: where faults of the disk are told.
+            oldest_version: chunks of versions before it expire; asked at each commit.
         """
         self._path = path
         self._file = SpoolFile(path)
         self._max_bytes = max_bytes
         self._run_id = run_id
         self._events = events
+        self._oldest_version = oldest_version
         self._lock = threading.Condition()
         self._queue: deque[SpooledChunk] = deque()
         self._queued_bytes = 0
@@ -76,7 +79,7 @@ class Spool:
         self._runs: dict[bytes, RunLedger] = {run_id: RunLedger(run_id)}
         self._next_seq = 0
         self._size_bytes = 0
-        self._busy = self._closing = self._full = self._hurry = False
+        self._busy = self._closing = self._full = self._hurry = self._look_again = False
         self._fault: str | None = None
         self._unreadable: Counter[tuple[bytes, int]] = Counter()
         self._listeners: tuple[Callable[[], object], ...] = ()
@@ -180,6 +183,12 @@ class Spool:
             self._lock.notify_all()
         return held.count()
 
+    def expire(self) -> None:
+        """Looks again for what has expired; never waits for the disk."""
+        with self._lock:
+            self._look_again = True
+            self._lock.notify_all()
+
     def ledger(self) -> tuple[RunLedger, ...]:
         """Every run's counts at one instant, oldest run first; never waits for the disk."""
         with self._lock:
@@ -251,7 +260,8 @@ class Spool:
             self._hurry = True
             self._lock.notify_all()
             return self._lock.wait_for(
-                lambda: not (self._queue or self._acked or self._busy), timeout_s
+                lambda: not (self._queue or self._acked or self._look_again or self._busy),
+                timeout_s,
             )
 
     # What follows runs in the writer thread, but for `_open` at the start.
@@ -275,9 +285,12 @@ class Spool:
     def _write_forever(self) -> None:
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._queue or self._acked or self._closing)
                 self._lock.wait_for(
-                    lambda: self._queue or self._closing or self._hurry, DELETIONS_WAIT_S
+                    lambda: self._queue or self._acked or self._look_again or self._closing
+                )
+                self._lock.wait_for(
+                    lambda: self._queue or self._look_again or self._closing or self._hurry,
+                    DELETIONS_WAIT_S,
                 )
                 self._hurry = False
                 chunks = list(self._queue)
@@ -290,7 +303,7 @@ class Spool:
                 self._queue.clear()
                 self._queued_bytes = 0
                 self._acked, self._refused = {}, {}
-                self._busy = True
+                self._look_again, self._busy = False, True
             try:
                 self._write(chunks, acked)
             except Exception as error:  # noqa: BLE001 a service border: it tells, counts, goes on
@@ -306,8 +319,16 @@ class Spool:
     def _write(self, chunks: list[SpooledChunk], acked: dict[bytes, Ranges]) -> None:
         if not self._file.is_open:
             self._open()
-        commit = self._file.commit(chunks, acked, self.ledger(), max_bytes=self._max_bytes)
+        commit = self._file.commit(
+            chunks,
+            acked,
+            self.ledger(),
+            max_bytes=self._max_bytes,
+            oldest_version=self._oldest_version(),
+        )
         with self._lock:
+            for run_id, expired in commit.expired.items():
+                self._count(run_id, expired=expired)
             for run_id, dropped in commit.dropped.items():
                 self._count(run_id, dropped=dropped)
             if chunks:
@@ -365,9 +386,12 @@ class Spool:
         produced: int = 0,
         spooled: Ranges = NOTHING,
         dropped: Ranges = NOTHING,
+        expired: Ranges = NOTHING,
     ) -> None:
         run = self._runs[run_id or self._run_id]
-        self._runs[run.run_id] = run.after(produced=produced, spooled=spooled, dropped=dropped)
+        self._runs[run.run_id] = run.after(
+            produced=produced, spooled=spooled, dropped=dropped, expired=expired
+        )
 
     def _failed(self, error: Exception) -> None:
         if self._fault is None:

@@ -11,24 +11,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from edge_agent.run_ledger import NOTHING, RunLedger
 from shoal.errors import SpoolError
 from shoal.ranges import Ranges
 
 KEEP_RUNS: Final = 64
 """Runs whose counts are kept after their last chunk has left."""
-MAX_DROPPED_SPANS: Final = 1024
-"""Spans of `dropped` kept for one run; older ones are joined, see `coalesce`."""
-NOTHING: Final = Ranges()
 _BUSY_TIMEOUT_S: Final = 5.0
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run_id BLOB NOT NULL UNIQUE,
-        produced INTEGER NOT NULL, dropped TEXT NOT NULL)""",
+        produced INTEGER NOT NULL, dropped TEXT NOT NULL,
+        expired TEXT NOT NULL DEFAULT '[]')""",
     """CREATE TABLE IF NOT EXISTS chunks (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run_id BLOB NOT NULL, seq INTEGER NOT NULL,
         policy_version INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL,
         UNIQUE (run_id, seq))""",
+    f"PRAGMA user_version = {_SCHEMA_VERSION}",
+)
+_FROM_VERSION_1: Final = (
+    "ALTER TABLE runs ADD COLUMN expired TEXT NOT NULL DEFAULT '[]'",
     f"PRAGMA user_version = {_SCHEMA_VERSION}",
 )
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -58,64 +61,22 @@ class SpooledChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class RunLedger:
-    """What became of every chunk of one run; what is in neither set was acknowledged.
-
-    Attributes:
-        run_id: 16 bytes.
-        produced: chunks made so far; the next sequence number.
-        spooled: on disk, not yet acknowledged.
-        dropped: given up by this device.
-    """
-
-    run_id: bytes
-    produced: int = 0
-    spooled: Ranges = NOTHING
-    dropped: Ranges = NOTHING
-
-    def after(
-        self, *, produced: int = 0, spooled: Ranges = NOTHING, dropped: Ranges = NOTHING
-    ) -> RunLedger:
-        """The ledger once these chunks were made, stored and dropped."""
-        return RunLedger(
-            self.run_id,
-            max(self.produced, produced),
-            self.spooled.union(spooled).difference(dropped),
-            coalesce(self.dropped.union(dropped), MAX_DROPPED_SPANS),
-        )
-
-    def counts_like(self, other: RunLedger) -> bool:
-        """Whether the file's row of a run is the same; what is spooled shows in its chunks."""
-        return (self.produced, self.dropped) == (other.produced, other.dropped)
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
     """What one transaction did.
 
     Attributes:
         stored: sequence numbers of the present run that are on the disk now.
         dropped: by run, the numbers given up to make room.
+        expired: by run, the numbers that were too old.
         size_bytes: bytes of bodies on the disk now.
         forgotten: runs whose counts are no longer kept.
     """
 
     stored: Ranges
     dropped: Mapping[bytes, Ranges]
+    expired: Mapping[bytes, Ranges]
     size_bytes: int
     forgotten: Sequence[bytes]
-
-
-def coalesce(ranges: Ranges, limit: int) -> Ranges:
-    """Joins the oldest spans until at most `limit` are left: a superset, on purpose.
-
-    What it adds was settled long ago or will be, and the learner's own record comes first in every
-    sum, so the totals of an audit stay exact.
-    """
-    spare = len(ranges.spans) - limit
-    if spare <= 0:
-        return ranges
-    return Ranges(((ranges.spans[0][0], ranges.spans[spare][1]), *ranges.spans[spare + 1 :]))
 
 
 def is_damaged(error: Exception) -> bool:
@@ -164,6 +125,7 @@ class SpoolFile:
         self._reader: sqlite3.Connection | None = None
         self._read_lock = threading.Lock()
         self._saved: dict[bytes, RunLedger] = {}
+        self._oldest_version = 0
         self.size_bytes = 0
 
     @property
@@ -186,11 +148,13 @@ class SpoolFile:
             version = check_version(db, self._path)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
-            for statement in _SCHEMA if version < _SCHEMA_VERSION else ():
+            for statement in {0: _SCHEMA, 1: _FROM_VERSION_1}.get(version, ()):
                 db.execute(statement)
             runs = [
-                RunLedger(row[0], row[1], NOTHING, _spans(row[2]))
-                for row in db.execute("SELECT run_id, produced, dropped FROM runs ORDER BY id")
+                RunLedger(row[0], row[1], NOTHING, _spans(row[2]), _spans(row[3]))
+                for row in db.execute(
+                    "SELECT run_id, produced, dropped, expired FROM runs ORDER BY id"
+                )
             ]
             spooled: dict[bytes, list[int]] = {run.run_id: [] for run in runs}
             size = 0
@@ -200,7 +164,7 @@ class SpoolFile:
         except BaseException:
             db.close()
             raise
-        self._db, self.size_bytes = db, size
+        self._db, self.size_bytes, self._oldest_version = db, size, 0
         self._saved = {run.run_id: run for run in runs}
         with self._read_lock:  # now, while the disk is well: a reader that is open stays open
             if self._reader is None:
@@ -215,14 +179,16 @@ class SpoolFile:
         runs: Sequence[RunLedger],
         *,
         max_bytes: int,
+        oldest_version: int = 0,
     ) -> Commit:
-        """One transaction: what was acknowledged leaves, the oldest make room, the new enter.
+        """One transaction: what was acknowledged or expired leaves, the oldest make room for new.
 
         Args:
             chunks: new ones of the present run, in order.
             acked: by run, what to delete.
             runs: the counts so far, the present run last; those that changed are written.
             max_bytes: bytes of bodies to hold at most.
+            oldest_version: chunks of versions before it have expired.
 
         Raises:
             sqlite3.Error: the disk refused; nothing changed.
@@ -233,13 +199,18 @@ class SpoolFile:
         present = runs[-1].run_id
         db.execute("BEGIN IMMEDIATE")
         try:
-            size = self.size_bytes
-            for run_id, ranges in acked.items():
-                for start, stop in ranges.spans:
-                    size -= _delete(db, run_id, start, stop)
-            kept = _newest(chunks, max_bytes)
+            size = self.size_bytes - _delete_all(db, acked)
+            aged: dict[bytes, Ranges] = {}
+            if oldest_version > self._oldest_version:  # else all that lies here was looked at
+                aged = _aged(db, oldest_version)
+                size -= _delete_all(db, aged)
+            fresh = [chunk for chunk in chunks if chunk.policy_version >= oldest_version]
+            if len(fresh) < len(chunks):
+                stale = Ranges.of(c.seq for c in chunks if c.policy_version < oldest_version)
+                aged[present] = aged.get(present, NOTHING).union(stale)
+            kept = _newest(fresh, max_bytes)
             size += sum(len(chunk.body) for chunk in kept)
-            lost = [chunk.seq for chunk in chunks[: len(chunks) - len(kept)]]
+            lost = [chunk.seq for chunk in fresh[: len(fresh) - len(kept)]]
             dropped = {present: Ranges.of(lost)} if lost else {}
             while size > max_bytes:
                 row = db.execute("SELECT run_id, seq FROM chunks ORDER BY id LIMIT 1").fetchone()
@@ -250,15 +221,18 @@ class SpoolFile:
                 " VALUES (?, ?, ?, ?, ?)",
                 ((c.run_id, c.seq, c.policy_version, len(c.body), c.body) for c in kept),
             )
-            produced = chunks[-1].seq + 1 if chunks else 0
-            saved: list[RunLedger] = []
-            for run in runs:
-                made = produced if run.run_id == present else 0
-                after = run.after(produced=made, dropped=dropped.get(run.run_id, NOTHING))
-                before = self._saved.get(run.run_id)
-                if before is None or not before.counts_like(after):
-                    _save(db, after)
-                    saved.append(after)
+            produced = {present: chunks[-1].seq + 1} if chunks else {}
+            saved = [
+                after
+                for run in runs
+                if self._save_if_changed(
+                    after := run.after(
+                        produced=produced.get(run.run_id, 0),
+                        dropped=dropped.get(run.run_id, NOTHING),
+                        expired=aged.get(run.run_id, NOTHING),
+                    )
+                )
+            ]
             old = [run.run_id for run in runs[:-KEEP_RUNS] if not run.spooled]
             db.executemany("DELETE FROM runs WHERE run_id = ?", ((run_id,) for run_id in old))
             db.execute("COMMIT")
@@ -266,11 +240,19 @@ class SpoolFile:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
             raise
-        self.size_bytes = size
+        self.size_bytes, self._oldest_version = size, oldest_version
         self._saved.update((run.run_id, run) for run in saved)
         for run_id in old:
             self._saved.pop(run_id, None)
-        return Commit(Ranges.of(chunk.seq for chunk in kept), dropped, size, old)
+        return Commit(Ranges.of(chunk.seq for chunk in kept), dropped, aged, size, old)
+
+    def _save_if_changed(self, run: RunLedger) -> bool:
+        """Writes a run's counts; whether they were other ones before."""
+        before = self._saved.get(run.run_id)
+        changed = before is None or not before.counts_like(run)
+        if changed and self._db is not None:
+            _save(self._db, run)
+        return changed
 
     def read(self, run_id: bytes, seq: int) -> SpooledChunk | None:
         """One chunk, or None when it is not there; `oldest_seq` is left 0.
@@ -346,12 +328,27 @@ def _delete(db: sqlite3.Connection, run_id: bytes, start: int, stop: int) -> int
     return int(size)
 
 
+def _delete_all(db: sqlite3.Connection, chunks: Mapping[bytes, Ranges]) -> int:
+    """Deletes chunks by run; returns the bytes that leave."""
+    return sum(_delete(db, run, *span) for run, ranges in chunks.items() for span in ranges.spans)
+
+
+def _aged(db: sqlite3.Connection, oldest_version: int) -> dict[bytes, Ranges]:
+    """By run, the chunks of versions before that one."""
+    found: dict[bytes, list[int]] = {}
+    for run_id, seq in db.execute(
+        "SELECT run_id, seq FROM chunks WHERE policy_version < ?", (oldest_version,)
+    ):
+        found.setdefault(run_id, []).append(seq)
+    return {run_id: Ranges.of(seqs) for run_id, seqs in found.items()}
+
+
 def _save(db: sqlite3.Connection, run: RunLedger) -> None:
     db.execute(
-        "INSERT INTO runs (run_id, produced, dropped) VALUES (?, ?, ?)"
-        " ON CONFLICT (run_id) DO UPDATE SET"
-        " produced = excluded.produced, dropped = excluded.dropped",
-        (run.run_id, run.produced, json.dumps(run.dropped.spans)),
+        "INSERT INTO runs (run_id, produced, dropped, expired) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (run_id) DO UPDATE SET produced = excluded.produced,"
+        " dropped = excluded.dropped, expired = excluded.expired",
+        (run.run_id, run.produced, json.dumps(run.dropped.spans), json.dumps(run.expired.spans)),
     )
 
 

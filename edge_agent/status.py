@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.actor import Actor
+from edge_agent.appetite import Appetite
 from edge_agent.downlink import Downlink
 from edge_agent.gradient_queue import GradientQueue
 from edge_agent.gradient_uplink import Counters as Pushed
 from edge_agent.gradient_uplink import GradientUplink
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import Choice, PrecisionChooser
+from edge_agent.run_ledger import RunLedger, coalesce
 from edge_agent.spool import Spool
-from edge_agent.spool_file import RunLedger, coalesce
 from edge_agent.uplink import Uplink
 from shoal.spaces import EnvSpec
 from shoal.v1 import device_pb2 as pb
@@ -57,6 +58,8 @@ class Vitals:
         learner_ack_age_s: seconds since the learner acknowledged; negative: never.
         ledger: what became of every chunk.
         choice: which form of the policy acts, and why; None before the first policy.
+        wanted_steps_per_s: what the learner wants of this device; 0: as many as it makes.
+        oldest_version: chunks of versions before it expire; 0: none do.
         updates_pushed: gradients that the server answered.
         updates_applied: those that it applied.
         gradient_chunks_dropped: chunks given up before their gradients were computed.
@@ -81,6 +84,8 @@ class Vitals:
     learner_ack_age_s: float
     ledger: Sequence[RunLedger]
     choice: Choice | None = None
+    wanted_steps_per_s: float = 0.0
+    oldest_version: int = 0
     updates_pushed: int = 0
     updates_applied: int = 0
     gradient_chunks_dropped: int = 0
@@ -160,6 +165,8 @@ def telemetry(device_id: str, run_id: bytes, vitals: Vitals, *, now_s: float) ->
         precision_reason=choice.reason,
         int8_us=choice.int8_us,
         fp32_us=choice.fp32_us,
+        wanted_steps_per_s=vitals.wanted_steps_per_s,
+        oldest_version=vitals.oldest_version,
         updates_pushed=vitals.updates_pushed,
         updates_applied=vitals.updates_applied,
         gradient_chunks_dropped=vitals.gradient_chunks_dropped,
@@ -173,6 +180,7 @@ def ledger_entry(run: RunLedger) -> pb.RunLedger:
         produced=run.produced,
         spooled=coalesce(run.spooled, MAX_SPANS).to_pb(),
         dropped=coalesce(run.dropped, MAX_SPANS).to_pb(),
+        expired=coalesce(run.expired, MAX_SPANS).to_pb(),
     )
 
 
@@ -237,6 +245,7 @@ class Reporter:
         spool: Spool,
         uplink: Uplink,
         downlink: Downlink,
+        appetite: Appetite,
         paced: bool,
         queue: GradientQueue | None = None,
         gradients: GradientUplink | None = None,
@@ -252,6 +261,7 @@ class Reporter:
             spool: where chunks wait.
             uplink: how they leave.
             downlink: how policies come.
+            appetite: what the learner wants.
             paced: whether a control rate is set.
             queue: where chunks wait for their gradients, if any do.
             gradients: how those leave.
@@ -264,6 +274,7 @@ class Reporter:
         self._spool = spool
         self._uplink = uplink
         self._downlink = downlink
+        self._appetite = appetite
         self._paced = paced
         self._queue = queue
         self._gradients = gradients
@@ -306,6 +317,8 @@ class Reporter:
             choice=None
             if policy is None
             else replace(self._chooser.choice, precision=policy.precision),
+            wanted_steps_per_s=0.0 if self._paced else self._appetite.steps_per_s,
+            oldest_version=self._appetite.oldest_version,
             updates_pushed=pushed.pushed,
             updates_applied=pushed.applied,
             gradient_chunks_dropped=0 if self._queue is None else self._queue.dropped,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from edge_agent.appetite import Appetite, Wanted
 from edge_agent.config import BrokerConfig
 from edge_agent.connection import Address, Connection, Will
 from edge_agent.events import Events
@@ -87,6 +88,7 @@ class Uplink:
         topics: Topics,
         certificate: Certificate,
         run_id: bytes,
+        appetite: Appetite | None = None,
         drain_s: float = DRAIN_S,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -101,6 +103,7 @@ class Uplink:
             topics: of the fleet.
             certificate: makes birth, farewell and last will.
             run_id: the present run, 16 bytes.
+            appetite: told what the learner wants; None: nobody asks.
             drain_s: how long the end waits for the learner to take the last chunks.
             rng: of the backoff's jitter.
             clock: monotonic, seconds.
@@ -113,6 +116,7 @@ class Uplink:
         self._events = events
         self._topics = topics
         self._certificate = certificate
+        self._appetite = appetite
         self._client_id = f"{identity.name}-{run_id.hex()[:8]}"
         self._rng = rng or random.Random()
         self._clock = clock
@@ -239,7 +243,7 @@ class Uplink:
             on_lost=self._wake.set,
         )
         try:
-            await connection.subscribe(self._topics.ack(self._device), qos=0)
+            await connection.subscribe(self._topics.down(self._device), qos=0)
         except BaseException:
             connection.close()
             raise
@@ -303,8 +307,29 @@ class Uplink:
         self.counters.bytes_up += len(payload)
         return connection.publish(topic, payload, qos=qos, retain=retain)
 
-    def _heard(self, _topic: str, payload: bytes) -> None:
-        """The learner acknowledged something: only this ever empties the spool."""
+    def _heard(self, topic: str, payload: bytes) -> None:
+        """The learner said something; kinds that this agent does not know are not for it."""
+        match topic.rpartition("/")[2]:
+            case "ack":
+                self._heard_ack(payload)
+            case "appetite":
+                self._heard_appetite(payload)
+
+    def _heard_appetite(self, payload: bytes) -> None:
+        """What the learner wants: nothing waits for it, and it lapses when it is not repeated."""
+        if self._appetite is None:
+            return
+        try:
+            wanted = Wanted.from_pb(unframe(pb.Appetite, payload))
+        except WireError as error:
+            self._bad_message(str(error))
+            return
+        before = self._appetite.oldest_version
+        if self._appetite.note(wanted) and wanted.oldest_version > before:
+            self._spool.expire()
+
+    def _heard_ack(self, payload: bytes) -> None:
+        """The learner acknowledged something: only this ever empties the spool for good."""
         try:
             ack = unframe(pb.Ack, payload)
             settled = [(run.run_id, Ranges.from_pb(run.settled)) for run in ack.runs]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edge_agent.spool_file import NOTHING, RunLedger
+from edge_agent.run_ledger import NOTHING, RunLedger
 from shoal.ranges import Ranges
 
 

@@ -90,6 +90,9 @@ class Learner:
         run = pb.RunAck(run_id=run_id, settled=settled.to_pb())
         self.send_ack(frame(pb.Ack(device_id=device_id, runs=[run])))
 
+    def say(self, appetite: pb.Appetite) -> None:
+        self._connection.publish(TOPICS.appetite(DEVICE), frame(appetite), qos=0)
+
     def send_ack(self, payload: bytes) -> None:
         self._connection.publish(TOPICS.ack(DEVICE), payload, qos=0)
 

@@ -57,6 +57,7 @@ class SimRun:
     produced: int = 0
     spooled: dict[int, bytes] = field(default_factory=dict)
     dropped: Ranges = field(default_factory=Ranges)
+    expired: Ranges = field(default_factory=Ranges)
 
 
 @dataclass
@@ -98,6 +99,12 @@ class SimDevice:
         del run.spooled[key.seq]
         run.dropped = run.dropped.add(key.seq)
 
+    def expire(self, key: ChunkKey) -> None:
+        """Finds that a chunk is too old to send, and says so in the ledger."""
+        run = self._run_of(key.run_id)
+        del run.spooled[key.seq]
+        run.expired = run.expired.add(key.seq)
+
     def lose(self, key: ChunkKey) -> None:
         """A fault: deletes a chunk that nobody acknowledged."""
         del self._run_of(key.run_id).spooled[key.seq]
@@ -128,6 +135,7 @@ class SimDevice:
                     produced=run.produced,
                     spooled=Ranges.of(run.spooled).to_pb(),
                     dropped=run.dropped.to_pb(),
+                    expired=run.expired.to_pb(),
                 )
                 for run in self.runs
             ],

@@ -22,6 +22,7 @@ STALE_AFTER_S: Final = 15.0
 WARN_AGAIN_S: Final = 60.0
 MAX_BIRTHS: Final = 64
 """Births that wait while no space is known; later ones tell nothing more."""
+_ALIVE = (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
 _log = get_logger("fleet")
 
 
@@ -91,6 +92,7 @@ class Fleet:
         self._audited: dict[RunKey, _Audited] = {}
         self._births: asyncio.Queue[EnvSpec] = asyncio.Queue(MAX_BIRTHS)
         self._spec: EnvSpec | None = None
+        self._misfits: set[str] = set()
         self._state = "waiting_for_device"
         self._conditions: dict[str, str] = {}
         self._event_seq = 0
@@ -115,10 +117,12 @@ class Fleet:
         )
         if status.state != pb.DEVICE_STATE_ONLINE or birth.spec is None:
             return
+        self._misfits.discard(status.device_id)
         if self._spec is None:
             if not self._births.full():
                 self._births.put_nowait(birth.spec)
         elif birth.spec.fingerprint != self._spec.fingerprint:
+            self._misfits.add(status.device_id)
             self.record(
                 status.device_id,
                 "spec_mismatch",
@@ -225,6 +229,32 @@ class Fleet:
     def put_unsaved(self, reports: Mapping[RunKey, RunReport]) -> None:
         """Gives back what could not be saved."""
         self._unsaved.update(reports)
+
+    def present(self) -> dict[str, float]:
+        """The devices that act for this fleet now, and transitions a second as last reported."""
+        now_s = self._clock()
+        return {
+            device_id: record.telemetry.steps_per_s if record.telemetry is not None else 0.0
+            for device_id, record in self._devices.items()
+            if device_id not in self._misfits
+            and record.status is not None
+            and record.health(now_s, stale_after_s=STALE_AFTER_S).state in _ALIVE
+        }
+
+    def is_gone(self, device_id: str, run_id: bytes) -> bool:
+        """Whether a run of a device is known to have ended, or fell silent."""
+        record = self._devices.get(device_id)
+        if record is None or record.status is None:
+            return False
+        if record.status.run_id != run_id:
+            return run_id in record.ended_runs
+        health = record.health(self._clock(), stale_after_s=STALE_AFTER_S)
+        return health.state not in _ALIVE
+
+    def steps_per_s(self, device_id: str) -> float:
+        """Transitions a second that a device makes, as last reported; 0: unknown."""
+        record = self._devices.get(device_id)
+        return 0.0 if record is None or record.telemetry is None else record.telemetry.steps_per_s
 
     # ----------------------------------------------------------------------- what operators read
 

@@ -62,6 +62,7 @@ class FleetService(rpc.FleetServicer):
         parameter_server: ParameterServer,
         *,
         fleet: str,
+        task_of: Callable[[str], str] = lambda _: "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Joins what the view, the log and the parameter server know.
@@ -71,12 +72,14 @@ class FleetService(rpc.FleetServicer):
             policy_log: Published versions.
             parameter_server: Bytes sent, by device.
             fleet: The fleet served.
+            task_of: What a device works on, for people; empty: nothing was handed to it.
             clock: Wall clock in seconds: the age of a policy, for people only.
         """
         self._view = view
         self._log = policy_log
         self._parameter_server = parameter_server
         self._fleet = fleet
+        self._task_of = task_of
         self._clock = clock
         self._stopping = asyncio.Event()
         self._watches = 0
@@ -101,7 +104,7 @@ class FleetService(rpc.FleetServicer):
     ) -> pb.ListDevicesResponse:
         """Every device."""
         await self._require_operator(request.fleet, context)
-        devices = [self._with_bytes(device) for device in self._view.devices()]
+        devices = [self._complete(device) for device in self._view.devices()]
         return pb.ListDevicesResponse(devices=devices)
 
     async def DescribeDevice(  # noqa: N802 - the name in the proto
@@ -117,7 +120,7 @@ class FleetService(rpc.FleetServicer):
                 f"no device {request.device_id[:80]!r} in fleet {self._fleet!r} was heard of: "
                 "`shoal devices ls` lists them",
             )
-        self._with_bytes(found.device)
+        self._complete(found.device)
         return found
 
     async def ListPolicies(  # noqa: N802 - the name in the proto
@@ -194,7 +197,8 @@ class FleetService(rpc.FleetServicer):
             )
         await require_fleet(context, fleet, self._fleet)
 
-    def _with_bytes(self, device: pb.Device) -> pb.Device:
+    def _complete(self, device: pb.Device) -> pb.Device:
+        device.task = self._task_of(device.device_id)
         device.bytes_down_sent = self._parameter_server.traffic(device.device_id).bytes_down
         return device
 

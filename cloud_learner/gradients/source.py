@@ -18,7 +18,7 @@ from cloud_learner.training.brain import Brain
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, Likeness
 from cloud_learner.training.learner import Learner, StepMetrics
-from cloud_learner.training.source import Bell, Draw, Moment, Stepped
+from cloud_learner.training.source import Backlog, Bell, Draw, Moment, Stepped
 from cloud_learner.training.stats import Progress, TrainingStats
 from shoal.layout import ObservationLayout
 from shoal.moments import Moments
@@ -135,6 +135,11 @@ class GradientSource:
     def fill(self) -> float:
         """How near the next policy is."""
         return min(1.0, self.tally.waiting / self._interval)
+
+    @property
+    def backlog(self) -> Backlog:
+        """None, ever: an update is applied as it comes."""
+        return Backlog(0, 1, 0)
 
     @property
     def cursor(self) -> Cursor:

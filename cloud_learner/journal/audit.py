@@ -85,11 +85,13 @@ class RunReport:
         produced: chunks made so far; their sequence numbers are [0, produced).
         spooled: those on its disk, not yet acknowledged.
         dropped: those it gave up.
+        expired: those that were too old to be of use when their turn came; they were never sent.
     """
 
     produced: int
     spooled: Ranges
     dropped: Ranges
+    expired: Ranges = _NONE
 
     @classmethod
     def from_pb(cls, ledger: device_pb2.RunLedger) -> RunReport:
@@ -105,6 +107,7 @@ class RunReport:
             produced=ledger.produced,
             spooled=Ranges.from_pb(ledger.spooled).intersection(made),
             dropped=Ranges.from_pb(ledger.dropped).intersection(made),
+            expired=Ranges.from_pb(ledger.expired).intersection(made),
         )
 
 
@@ -186,11 +189,13 @@ def audit_run(report: RunReport, decided: Decided) -> Audit:
     made = Ranges.upto(report.produced)
     settled = decided.settled
     dropped = report.dropped.difference(settled)
+    expired = report.expired.difference(settled).difference(dropped)
+    in_flight = report.spooled.difference(settled).difference(dropped).difference(expired)
     return Audit(
         produced=report.produced,
         trained=decided.trained.intersection(made).count(),
-        expired=decided.expired.intersection(made).count(),
+        expired=decided.expired.intersection(made).count() + expired.count(),
         dropped=dropped.count(),
         rejected=decided.rejected.intersection(made).count(),
-        in_flight=report.spooled.difference(settled).difference(dropped).count(),
+        in_flight=in_flight.count(),
     )

@@ -213,8 +213,8 @@ class Journal:
         with self._transaction("read") as connection:
             rows = connection.execute(schema.REPORTS).fetchall()
         return {
-            RunKey(device, run): RunReport(produced, schema.unpack(spooled), schema.unpack(dropped))
-            for device, run, produced, spooled, dropped in rows
+            RunKey(device, run): RunReport(produced, *(schema.unpack(blob) for blob in blobs))
+            for device, run, produced, *blobs in rows
         }
 
     def save_reports(self, reports: Mapping[RunKey, RunReport]) -> None:
@@ -230,6 +230,7 @@ class Journal:
                 report.produced,
                 schema.pack(report.spooled),
                 schema.pack(report.dropped),
+                schema.pack(report.expired),
             )
             for run, report in reports.items()
         ]

@@ -74,7 +74,7 @@ class JournalReader:
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.Error as error:
             raise self._failure(error) from error
-        if version != schema.SCHEMA_VERSION:
+        if not 1 <= version <= schema.SCHEMA_VERSION:  # chunks have been the same in all
             self._connection.close()
             raise JournalError(
                 f"{path} has schema {version}, this program knows {schema.SCHEMA_VERSION}; use the "

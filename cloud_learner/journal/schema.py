@@ -9,7 +9,7 @@ from cloud_learner.journal.audit import Disposition
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_BYTES = 16_384
 """Of a new file. A chunk of 80 KiB costs two thirds of the time that pages of 4 KiB take."""
 
@@ -51,9 +51,11 @@ CREATE TABLE reports (
     produced INTEGER NOT NULL,
     spooled BLOB NOT NULL,
     dropped BLOB NOT NULL,
+    expired BLOB NOT NULL DEFAULT x'',
     PRIMARY KEY (device, run)
 ) WITHOUT ROWID;
 """
+FROM_VERSION_1 = "ALTER TABLE reports ADD COLUMN expired BLOB NOT NULL DEFAULT x'';"
 
 INSERT_CHUNK = """
 INSERT INTO chunks (device, run, seq, disposition, policy_version, transitions, episodes,
@@ -94,9 +96,10 @@ INSERT OR REPLACE INTO settled (device, run, trained, expired, rejected, transit
                                 body_bytes)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-REPORTS = "SELECT device, run, produced, spooled, dropped FROM reports"
+REPORTS = "SELECT device, run, produced, spooled, dropped, expired FROM reports"
 PUT_REPORT = """
-INSERT OR REPLACE INTO reports (device, run, produced, spooled, dropped) VALUES (?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO reports (device, run, produced, spooled, dropped, expired)
+VALUES (?, ?, ?, ?, ?, ?)
 """
 
 _SPAN = struct.Struct("<QQ")
@@ -119,7 +122,7 @@ def unpack(data: bytes) -> Ranges:
 
 
 def prepare(connection: sqlite3.Connection, where: str) -> None:
-    """Makes the tables in a new file, or checks that they are ours.
+    """Makes the tables in a new file, or brings those of an earlier version up to date.
 
     Raises:
         JournalError: the file was written by a newer program.
@@ -129,8 +132,9 @@ def prepare(connection: sqlite3.Connection, where: str) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    steps = {0: TABLES, 1: FROM_VERSION_1}.get(version)
+    if steps is not None:
+        connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     elif version != SCHEMA_VERSION:
         raise JournalError(
             f"{where} has schema {version}, this program knows {SCHEMA_VERSION}; "

@@ -1,22 +1,24 @@
-"""Lockstep: batches that depend on nothing but the seed, whatever order their chunks arrive in.
+"""Lockstep: learner and devices wait for each other.
 
 A batch is exactly the chunks that every device made under the newest version, in the order of
-their keys; its updates give the next version, for which all devices wait. So every version depends
-on the ones before it alone. Devices have to keep to it: each with the same `run_id` in every run,
-as that keys its noise, with as many chunks a version as are waited for here, all of one length,
-and with no limit to how long they wait for the next version.
+their keys; its updates give the next version, for which all devices wait. A roster says who takes
+part. With a fixed number of devices every version depends on the ones before it alone, whatever
+order chunks arrive in. Devices have to keep to it: each with the same `run_id` in every run, as
+that keys its noise, with as many chunks a version as are waited for here, all of one length, and
+with no limit to how long they wait for the next version.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, collate
-from cloud_learner.training.source import Bell, Draw, Moment, Stepped
+from cloud_learner.training.roster import Roster
+from cloud_learner.training.source import Backlog, Bell, Draw, Moment, Stepped
 from shoal.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Turn:
         made: Chunks by device, of those that took part in this version or the one before.
         lengths: T of the first chunk under this version, by device: all have to be the same.
         learning: Whether the batch is taken already, and its version not yet published.
+        missing: Who is waited for, by name, as far as names are known.
     """
 
     version: int
@@ -42,6 +45,7 @@ class Turn:
     made: Mapping[str, int]
     lengths: Mapping[str, int]
     learning: bool
+    missing: Sequence[str] = ()
 
 
 class Lockstep:
@@ -50,23 +54,28 @@ class Lockstep:
     Chunks of an earlier version, of another length than the first, or beyond the number waited for
     leave as expired. Used from the event loop.
 
-    >>> replay = Lockstep(devices=4, chunks=2, version=lambda: versions.highest)
+    >>> replay = Lockstep(FixedRoster(4), chunks=2, version=lambda: versions.highest)
     >>> replay.add(admitted)
     >>> replay.step(learner, replay.take(Moment(learner.updates)))
     """
 
     def __init__(
-        self, *, devices: int, chunks: int, version: Callable[[], int], cursor: Cursor | None = None
+        self,
+        roster: Roster,
+        *,
+        chunks: int,
+        version: Callable[[], int],
+        cursor: Cursor | None = None,
     ) -> None:
         """Starts empty.
 
         Args:
-            devices: How many take part.
+            roster: Who takes part.
             chunks: How many each makes under one version.
             version: The newest version published.
             cursor: Which journal positions are done with already.
         """
-        self._devices = devices
+        self._roster = roster
         self._chunks = chunks
         self._version = version
         self._waiting: dict[int, Admitted] = {}
@@ -84,7 +93,13 @@ class Lockstep:
     def fill(self) -> float:
         """How many of the chunks of the next batch are there, 0 to 1."""
         present = sum(min(len(line), self._chunks) for line in self._by_device().values())
-        return min(1.0, present / (self._devices * self._chunks))
+        expected = self._roster.expected(self._version()) * self._chunks
+        return min(1.0, present / max(1, expected))
+
+    @property
+    def backlog(self) -> Backlog:
+        """None, ever: devices make what is waited for, and wait themselves."""
+        return Backlog(0, 1, 0)
 
     @property
     def cursor(self) -> Cursor:
@@ -143,24 +158,27 @@ class Lockstep:
         known = [device for device, last in self._last_version_of.items() if last in recent]
         return Turn(
             version=version,
-            devices=self._devices,
+            devices=self._roster.expected(version),
             chunks=self._chunks,
             made={device: len(lines.get(device, ())) for device in sorted({*known, *lines})},
             lengths={item.key.device_id: item.chunk.steps for item in self._present(version)},
             learning=version == self._taken_version,
+            missing=self._roster.missing(version, self._full(lines)),
         )
 
     def _batch(self) -> tuple[Admitted, ...]:
         """The next batch in order; empty while one is missing."""
-        full = {
+        full = self._full(self._by_device())
+        names = self._roster.batch(self._version(), full)
+        return tuple(item for name in names for item in full[name])
+
+    def _full(self, lines: Mapping[str, list[Admitted]]) -> dict[str, list[Admitted]]:
+        """By device that has made all its chunks: these."""
+        return {
             device: line[: self._chunks]
-            for device, line in self._by_device().items()
+            for device, line in lines.items()
             if len(line) >= self._chunks
         }
-        if len(full) < self._devices:
-            return ()
-        names = sorted(full)[: self._devices]
-        return tuple(item for name in names for item in full[name])
 
     def _by_device(self) -> dict[str, list[Admitted]]:
         """Chunks of the newest version by device, each in the order of its keys."""

@@ -95,7 +95,7 @@ class Publisher:
     def due(self, updates: int, *, waiting: int) -> bool:
         """Whether a version is due after a step.
 
-        In lockstep every batch gives one, even if no update of it counted: the fleet waits for it.
+        Where devices wait, every batch gives one, even if no update of it counted.
 
         Args:
             updates: The learner's.
@@ -103,7 +103,7 @@ class Publisher:
                 batches of them are to catch up with; other transitions only lie there.
         """
         training = self._training
-        if training.mode == "lockstep":
+        if training.waits_for_devices:
             return self._steps > 0
         rollouts = self._data == "rollouts"
         interval = training.publish_interval or (1 if rollouts else TRANSITIONS_INTERVAL)
@@ -118,7 +118,7 @@ class Publisher:
         whatever came is answered with a version, be it of the same weights: a device that skipped
         a version would otherwise keep all others waiting.
         """
-        if self._training.mode == "lockstep":
+        if self._training.waits_for_devices:
             return self._steps > 0
         return updates > self._updates or self._stored > 0
 
@@ -126,9 +126,9 @@ class Publisher:
         """How long a learner that waits for data leaves its devices the version they have.
 
         So that many devices with small chunks do not have it publish, and send, all the time:
-        of that it does no more than `IDLE_SHARE`. In lockstep, where all wait, it does not rest.
+        of that it does no more than `IDLE_SHARE`. Where all wait for each version it does not rest.
         """
-        if self._training.mode == "lockstep" or math.isinf(self._ended_s):
+        if self._training.waits_for_devices or math.isinf(self._ended_s):
             return 0.0
         took_s = self._ended_s - self._began_s
         return max(0.0, self._ended_s + took_s * (1 / IDLE_SHARE - 1) - self._clock())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, collate
-from cloud_learner.training.source import Bell, Draw, Moment, Stepped
+from cloud_learner.training.source import Backlog, Bell, Draw, Moment, Stepped
 from shoal.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Replay:
         self._lines: dict[int, deque[Admitted]] = {}
         self._line_steps: dict[int, int] = {}
         self._steps = 0
+        self._consumed = 0
         self._evicted: list[Admitted] = []
         self._position = cursor.position if cursor is not None else 0
         self._changed = Bell()
@@ -45,6 +46,11 @@ class Replay:
     def steps(self) -> int:
         """Transitions that wait."""
         return self._steps
+
+    @property
+    def backlog(self) -> Backlog:
+        """All that waits is to be learned from, once."""
+        return Backlog(self._steps, self._batch_steps, self._consumed)
 
     @property
     def cursor(self) -> Cursor:
@@ -101,6 +107,7 @@ class Replay:
             while found < self._batch_steps and steps in self._lines:
                 taken.append(self._pop(steps))
                 found += taken[-1].chunk.transitions
+            self._consumed += found
         return Draw(tuple(taken), tuple(expired), work=bool(taken))
 
     def step(self, learner: Learner, draw: Draw) -> Stepped:

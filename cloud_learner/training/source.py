@@ -65,6 +65,21 @@ class Stepped:
     metrics: StepMetrics | None
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much the learner has before it: whether devices make more than it can use.
+
+    Attributes:
+        waiting: transitions that could be learned from now and were not yet.
+        step: transitions that one step of the learner uses up.
+        consumed: transitions used up so far.
+    """
+
+    waiting: float
+    step: float
+    consumed: float
+
+
 class Source(Protocol):
     """Chunks go in on the event loop; steps of the learner come out of it, one at a time."""
 
@@ -75,6 +90,10 @@ class Source(Protocol):
     @property
     def fill(self) -> float:
         """How much of what the next step of the learner waits for is there, 0 to 1."""
+
+    @property
+    def backlog(self) -> Backlog:
+        """How much waits to be learned from."""
 
     @property
     def cursor(self) -> Cursor:

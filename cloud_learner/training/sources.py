@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cloud_learner.algorithms.interface import Choice, DataKind
 from cloud_learner.config import UNBOUNDED_LAG, LearnerConfig, TrainingConfig
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.lockstep import Lockstep
 from cloud_learner.training.replay import Replay
+from cloud_learner.training.roster import FixedRoster, PresentRoster
 from cloud_learner.training.source import UNBOUNDED, Source
 from cloud_learner.training.transition_replay import Sampling, TransitionReplay
 from shoal.errors import ConfigError
@@ -21,7 +22,12 @@ TRANSITION_STEPS = 1_000_000
 
 
 def make_source(
-    config: LearnerConfig, choice: Choice, *, version: Callable[[], int], cursor: Cursor | None
+    config: LearnerConfig,
+    choice: Choice,
+    *,
+    version: Callable[[], int],
+    cursor: Cursor | None,
+    present: Callable[[], Collection[str]] = tuple,
 ) -> Source:
     """Builds the replay of a learner.
 
@@ -30,6 +36,7 @@ def make_source(
         choice: What it trains.
         version: The newest policy version published.
         cursor: Which journal positions the weights hold already.
+        present: The devices that act now.
 
     Raises:
         ConfigError: Mode, algorithm and sizes do not go together.
@@ -40,9 +47,10 @@ def make_source(
         steps = training.replay_steps or TRANSITION_STEPS
         sampling = Sampling.of(choice.settings)
         return TransitionReplay(steps, sampling, seed=config.seed, cursor=cursor)
-    if training.mode == "lockstep":
+    if training.waits_for_devices:
+        fixed = training.mode == "lockstep"
         return Lockstep(
-            devices=training.lockstep_devices,
+            FixedRoster(training.lockstep_devices) if fixed else PresentRoster(present),
             chunks=training.lockstep_chunks,
             version=version,
             cursor=cursor,
@@ -55,12 +63,12 @@ def check_mode(training: TrainingConfig, choice: Choice) -> None:
     """Refuses a mode that an algorithm has not.
 
     Raises:
-        ConfigError: It is lockstep, and the algorithm trains from transitions.
+        ConfigError: It is lockstep or sync, and the algorithm trains from transitions.
     """
-    if training.mode == "lockstep" and choice.data == "transitions":
+    if training.waits_for_devices and choice.data == "transitions":
         raise ConfigError(
-            f"training.mode = 'lockstep' needs an algorithm of rollouts, and {choice.path} trains "
-            "from transitions: use mode = 'async'"
+            f"training.mode = '{training.mode}' needs an algorithm of rollouts, and {choice.path} "
+            "trains from transitions: use mode = 'async'"
         )
 
 

@@ -12,7 +12,7 @@ from cloud_learner.config import require
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, Fresh
 from cloud_learner.training.rate_limiter import LimiterState, RateLimiter
-from cloud_learner.training.source import Bell, Draw, Moment, Stepped
+from cloud_learner.training.source import Backlog, Bell, Draw, Moment, Stepped
 from cloud_learner.training.transition_ring import RingState, TransitionRing
 from shoal.ranges import Ranges
 from shoal.trajectory import Chunk
@@ -104,6 +104,8 @@ class TransitionReplay:
         self._limiter = RateLimiter(sampling.learning_starts, sampling.updates_per_transition)
         self._pending: list[Admitted] = []
         self._pending_steps = 0
+        self._spent = 0
+        self._chunk_steps: dict[str, int] = {}
         self._position = cursor.position if cursor is not None else 0
         self._changed = Bell()
 
@@ -118,6 +120,17 @@ class TransitionReplay:
         return self._limiter.fill(self._sampling.gradient_steps, size=self._ring.size)
 
     @property
+    def backlog(self) -> Backlog:
+        """What transitions paid for and was not learned yet, in transitions.
+
+        A step counts for no less than one chunk of each device, as these come all at once.
+        """
+        each = self._sampling.updates_per_transition
+        credit = max(0.0, self._limiter.credit) / each
+        step = max(self._sampling.gradient_steps / each, float(sum(self._chunk_steps.values())))
+        return Backlog(credit + self._pending_steps, step, self._spent / each)
+
+    @property
     def cursor(self) -> Cursor:
         """Which journal positions are in the ring or were, for a checkpoint."""
         waiting = (item.position for item in self._pending if item.position <= self._position)
@@ -128,6 +141,7 @@ class TransitionReplay:
         for item in items:
             self._pending.append(item)
             self._pending_steps += item.chunk.transitions
+            self._chunk_steps[item.key.device_id] = item.chunk.transitions
         self._changed.ring()
 
     def ready(self) -> bool:
@@ -170,6 +184,7 @@ class TransitionReplay:
         )
         metrics = learner.step(drawn)
         self._limiter.spend(sampling.gradient_steps)
+        self._spent += sampling.gradient_steps
         errors = getattr(learner.algorithm, "errors", None)
         if errors is not None:
             self._ring.prioritize(drawn, errors)

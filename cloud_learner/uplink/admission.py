@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class KnownVersions:
     def __init__(self, updates_of: Callable[[int], int | None], *, highest: int) -> None:
         self._updates_of = updates_of
         self._versions: dict[int, KnownVersion] = {}
+        self._order: list[int] = []
         self._highest = highest
 
     @property
@@ -52,8 +54,22 @@ class KnownVersions:
 
     def add(self, version: int, known: KnownVersion) -> None:
         """Adds a published version."""
+        if version not in self._versions:
+            insort(self._order, version)
         self._versions[version] = known
         self._highest = max(self._highest, version)
+
+    def oldest_within(self, lowest_updates: int) -> int:
+        """The oldest version that was published at so many updates or more; updates never shrink.
+
+        Returns:
+            0 when even the oldest that is known was, as those before it may have been as well.
+        """
+        order, versions = self._order, self._versions
+        at = bisect_left(order, lowest_updates, key=lambda version: versions[version].updates)
+        if at == 0:
+            return 0
+        return order[at] if at < len(order) else self._highest
 
     def find(self, version: int) -> KnownVersion | None:
         """What is known of a version; None when it was never published, or long forgotten."""

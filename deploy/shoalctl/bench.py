@@ -10,6 +10,8 @@ import typer
 from shoal.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+FILES = {"async": "async_sync"}
+"""Measurements whose name is not that of their file: Python has other use for it."""
 
 bench_app = typer.Typer()
 
@@ -35,7 +37,7 @@ def run_bench(directory: Path, name: str, arguments: list[str]) -> int:
 
     Args:
         directory: Where the measurements lie.
-        name: Of the file, without `.py`.
+        name: Of the measurement, mostly that of its file without `.py`.
         arguments: For the measurement.
 
     Returns:
@@ -44,7 +46,9 @@ def run_bench(directory: Path, name: str, arguments: list[str]) -> int:
     Raises:
         ConfigError: There is no such measurement, or no checkout.
     """
-    known = sorted(path.stem for path in directory.glob("*.py") if _is_measurement(path))
+    names = {file: name for name, file in FILES.items()}
+    files = {path.stem for path in directory.glob("*.py") if _is_measurement(path)}
+    known = sorted(names.get(file, file) for file in files)
     if not known:
         raise ConfigError(
             f"no measurements in {directory}: `shoal bench` runs from a checkout of Shoal, with "
@@ -53,7 +57,7 @@ def run_bench(directory: Path, name: str, arguments: list[str]) -> int:
     if name not in known:
         raise ConfigError(f"shoal bench {name}: choose one of {', '.join(known)}")
     return subprocess.run(
-        [sys.executable, directory / f"{name}.py", *arguments], check=False
+        [sys.executable, directory / f"{FILES.get(name, name)}.py", *arguments], check=False
     ).returncode
 
 

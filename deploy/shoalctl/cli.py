@@ -51,6 +51,7 @@ PARTS = (
     Part("agent", "edge_agent.cli:agent_app", "Act on a device.", RUN),
     Part("relay", "shoalctl.relay_cli:relay_app", "Serve a site's devices from one watch.", RUN),
     Part("devices", "shoalctl.fleet_cli:devices_app", "See the devices and their health.", WATCH),
+    Part("tasks", "shoalctl.tasks_cli:tasks_app", "See the tasks handed to devices.", WATCH),
     Part("policy", "shoalctl.fleet_cli:policy_app", "See the published policies.", WATCH),
     Part("fleet", "shoalctl.fleet_cli:fleet_app", "Account for every chunk.", WATCH),
     Part(

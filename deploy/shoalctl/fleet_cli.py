@@ -75,7 +75,7 @@ def list_devices(
     """List the devices. AGE is the time since a device last reported; the row is that old."""
     from shoalctl.views import device_list
 
-    with _fleet(server, identity, timeout_s) as client:
+    with fleet_client(server, identity, timeout_s) as client:
         response = client.devices()
     write_listing(device_list(response.devices), output)
 
@@ -92,7 +92,7 @@ def describe_device(
     """Show all that is known of one device, with ages, and its latest events."""
     from shoalctl.views import describe, device_detail, event_list
 
-    with _fleet(server, identity, timeout_s) as client:
+    with fleet_client(server, identity, timeout_s) as client:
         item = device_detail(client.device(device_id))
     if output in {Format.JSON, Format.YAML}:
         write_envelope("shoal.v1.Device", [item], output)
@@ -114,7 +114,7 @@ def list_policies(
     """List the policy versions, newest first. AGE is the time since a version was published."""
     from shoalctl.views import policy_list
 
-    with _fleet(server, identity, timeout_s) as client:
+    with fleet_client(server, identity, timeout_s) as client:
         response = client.policies()
     write_listing(policy_list(response.policies), output)
 
@@ -138,7 +138,7 @@ def show_policy(
     number = version.removeprefix("v")
     if not (number.isascii() and number.isdecimal()):
         raise ConfigError(f"{version!r} is no policy version: give its number, such as 7 or v7")
-    with _fleet(server, identity, timeout_s) as client:
+    with fleet_client(server, identity, timeout_s) as client:
         item = policy_item(policy_of(client.policies().policies, int(number)))
     if output in {Format.JSON, Format.YAML}:
         write_envelope("shoal.v1.Policy", [item], output)
@@ -162,7 +162,7 @@ def audit(
     """
     from shoalctl.views import audit_list
 
-    with _fleet(server, identity, timeout_s) as client:
+    with fleet_client(server, identity, timeout_s) as client:
         response = client.audit()
     write_listing(audit_list(response), output)
     if not response.total.balanced:
@@ -174,7 +174,8 @@ def audit(
 
 
 @contextmanager
-def _fleet(server: str, identity: Path, timeout_s: float) -> Iterator[FleetClient]:
+def fleet_client(server: str, identity: Path, timeout_s: float) -> Iterator[FleetClient]:
+    """Asks one fleet, as its operator."""
     from shoal.identity import Identity
     from shoalctl.fleet_client import FleetClient
 

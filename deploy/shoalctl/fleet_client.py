@@ -15,7 +15,7 @@ from shoal.errors import (
     ShoalError,
 )
 from shoal.identity import Identity
-from shoal.v1 import fleet_pb2, fleet_pb2_grpc
+from shoal.v1 import dispatcher_pb2, dispatcher_pb2_grpc, fleet_pb2, fleet_pb2_grpc
 from shoalctl.certificates import fleet_of
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -62,6 +62,7 @@ class FleetClient:
             ],
         )
         self._stub = fleet_pb2_grpc.FleetStub(self._channel)
+        self._dispatcher = dispatcher_pb2_grpc.DispatcherStub(self._channel)
 
     def __enter__(self) -> Self:
         """Connects at the first question."""
@@ -95,6 +96,11 @@ class FleetClient:
         """What became of every chunk."""
         request = fleet_pb2.AuditRequest(fleet=self.fleet)
         return self._ask(self._stub.Audit, request, fleet_pb2.AuditResponse)
+
+    def tasks(self) -> dispatcher_pb2.ListTasksResponse:
+        """Every task, in the order of their ids."""
+        request = dispatcher_pb2.ListTasksRequest(fleet=self.fleet)
+        return self._ask(self._dispatcher.ListTasks, request, dispatcher_pb2.ListTasksResponse)
 
     def _ask(self, call: Callable[..., object], request: object, kind: type[Response]) -> Response:
         try:

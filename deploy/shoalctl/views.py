@@ -98,6 +98,9 @@ def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
         "chunk_age_s": age(device.chunk_age_s),
         "status_age_s": age(device.status_age_s),
         "telemetry_age_s": age(device.telemetry_age_s),
+        "task": device.task,
+        "wanted_steps_per_s": telemetry.wanted_steps_per_s or None,
+        "oldest_version": telemetry.oldest_version or None,
     }
 
 
@@ -269,6 +272,8 @@ def describe(item: Item) -> list[str]:
             ),
             reported,
         ),
+        ("Task", _text(item, "task"), None),
+        ("Appetite", _appetite(item), reported),
         ("Memory", size(_number(item["rss_bytes"])), reported),
         (
             "Traffic",
@@ -346,6 +351,13 @@ def _microseconds(item: Item, key: str) -> str:
 def _precision(item: Item) -> str:
     reason = item["precision_reason"]
     return _text(item, "active_precision") + (f": {reason}" if reason else "")
+
+
+def _appetite(item: Item) -> str:
+    """What the learner wants of a device."""
+    rate, oldest = item["wanted_steps_per_s"], item["oldest_version"]
+    wants = "all there is" if rate is None else f"{_number(rate):.0f} steps/s"
+    return f"the learner wants {wants}" + (f", of v{oldest} or newer" if oldest else "")
 
 
 def _health(item: Item) -> str:

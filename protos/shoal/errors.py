@@ -16,6 +16,7 @@ ShoalError
 ├── JournalError              the learner's durable record
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
+├── TaskStoreError            the learner's tasks cannot be read or written
 └── ServiceEnded              a service of a process ended when none should
 """
 
@@ -122,6 +123,10 @@ class CheckpointError(ShoalError):
 
 class PolicyLogError(ShoalError):
     """The log of published policies cannot be opened or written."""
+
+
+class TaskStoreError(ShoalError):
+    """The learner's tasks cannot be read or written."""
 
 
 class ServiceEnded(ShoalError):

@@ -104,6 +104,10 @@ class Topics:
         """The learner's acknowledgements, QoS 0."""
         return self._of(device_id, "down", "ack")
 
+    def appetite(self, device_id: str) -> str:
+        """What the learner can use, QoS 0."""
+        return self._of(device_id, "down", "appetite")
+
     def down(self, device_id: str) -> str:
         """The filter a device subscribes to."""
         return f"{self.base(device_id)}/down/+"

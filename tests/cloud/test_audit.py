@@ -10,16 +10,27 @@ from shoal.ranges import Ranges
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import tensor_pb2
 
-FATES = ("trained", "expired", "rejected", "spooled", "dropped", "settled_and_dropped", "gone")
+FATES = (
+    "trained",
+    "expired",
+    "rejected",
+    "spooled",
+    "dropped",
+    "aged",
+    "settled_and_dropped",
+    "settled_and_aged",
+    "gone",
+)
 
 
 def world(fates: list[str]) -> tuple[RunReport, Decided]:
     of = {name: [seq for seq, fate in enumerate(fates) if fate == name] for name in FATES}
-    trained = Ranges.of(of["trained"] + of["settled_and_dropped"])
+    trained = Ranges.of(of["trained"] + of["settled_and_dropped"] + of["settled_and_aged"])
     report = RunReport(
         produced=len(fates),
         spooled=Ranges.of(of["spooled"]),
         dropped=Ranges.of(of["dropped"] + of["settled_and_dropped"]),
+        expired=Ranges.of(of["aged"] + of["settled_and_aged"]),
     )
     return report, Decided(trained, Ranges.of(of["expired"]), Ranges.of(of["rejected"]))
 
@@ -30,10 +41,12 @@ def test_is_balanced_exactly_when_no_chunk_is_gone(fates: list[str]) -> None:
     assert audit.missing == fates.count("gone")
     assert audit.balanced == ("gone" not in fates)
     assert audit.dropped == fates.count("dropped")
-    assert audit.trained == fates.count("trained") + fates.count("settled_and_dropped")
+    assert audit.expired == fates.count("expired") + fates.count("aged")
+    settled_after_all = fates.count("settled_and_dropped") + fates.count("settled_and_aged")
+    assert audit.trained == fates.count("trained") + settled_after_all
 
 
-@given(st.lists(st.sampled_from(FATES[:5])), st.data())
+@given(st.lists(st.sampled_from(FATES[:6])), st.data())
 def test_stays_balanced_when_the_learner_knows_more_than_the_report(
     fates: list[str], data: st.DataObject
 ) -> None:

@@ -63,7 +63,7 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
         ("[training]\nreplay_steps = 3\n", r"training\.replay_steps = 3 .*batch_steps \(2048\)"),
         ("[training.network]\nhidden = []\n", r"training\.network\.hidden = \(\)"),
         ("[training]\nmax_lag = -2\n", r"training\.max_lag = -2 .*-1 for unbounded"),
-        ('[training]\nmode = "sync"\n', r"training\.mode = 'sync'.*'lockstep'"),
+        ('[training]\nmode = "later"\n', r"training\.mode = 'later'.*'lockstep'"),
         ("[training]\nlockstep_devices = 0\n", r"training\.lockstep_devices = 0"),
         ('[training]\nalgorithm = "appo"\n', r"training\.algorithm = 'appo' .*module:Class"),
         ("seed = -1\n", r"seed = -1"),

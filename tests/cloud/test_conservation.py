@@ -102,6 +102,11 @@ class FleetUnderFaults(RuleBasedStateMachine):
         if held := self.devices[device].held():
             self.devices[device].drop(data.draw(st.sampled_from(held)))
 
+    @rule(device=st.integers(0, 1), data=st.data())
+    def a_chunk_expires_on_its_device(self, device: int, data: st.DataObject) -> None:
+        if held := self.devices[device].held():
+            self.devices[device].expire(data.draw(st.sampled_from(held)))
+
     @rule(device=st.integers(0, 1))
     def a_device_restarts(self, device: int) -> None:
         self.devices[device].restart()
@@ -224,7 +229,8 @@ class FleetUnderFaults(RuleBasedStateMachine):
             for run in device.runs:
                 decided = self.journal.decided(RunKey(device.device_id, run.run_id))
                 gone = Ranges.upto(run.produced).difference(Ranges.of(run.spooled))
-                assert not gone.difference(run.dropped).difference(decided.settled)
+                kept = gone.difference(run.dropped).difference(run.expired)
+                assert not kept.difference(decided.settled)
 
     def _new_replay(self, cursor: Cursor) -> Source:
         return Replay(24, cursor, batch_steps=8)

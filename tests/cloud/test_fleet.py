@@ -360,3 +360,22 @@ async def test_a_device_that_holds_a_version_never_published_is_degraded_until_i
         telemetry = pb.Telemetry(device_id="pi-1", run_id=NEW, active_version=version)
         world.fleet.note_telemetry(Report(telemetry, {}))
         assert world.device().reasons == reasons
+
+
+def test_present_are_those_that_act_for_this_fleet_and_what_each_makes() -> None:
+    world = World()
+    world.fleet.set_spec(SPEC)
+    foreign = EnvSpec("other", SPEC.observation, Discrete(9))
+    for name, spec in (("pi-1", SPEC), ("pi-2", foreign), ("pi-3", SPEC), ("pi-4", SPEC)):
+        device = SimDevice(name)
+        world.fleet.note_status(Birth(_birth(device, ONLINE), spec))
+        world.hear(device)
+        if name == "pi-3":
+            world.fleet.note_status(Birth(_birth(device, LOST), None))
+    assert world.fleet.present() == {"pi-1": 0.0, "pi-4": 0.0}
+    world.now_s += STALE_AFTER_S + 1
+    assert world.fleet.present() == {}
+
+
+def _birth(device: SimDevice, state: pb.DeviceState) -> pb.Status:
+    return pb.Status(device_id=device.device_id, run_id=device.run.run_id, state=state)

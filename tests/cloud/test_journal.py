@@ -134,12 +134,24 @@ def test_a_full_disk_decides_nothing_and_the_journal_goes_on_when_there_is_room(
 
 
 def test_reports_of_devices_outlive_a_restart(tmp_path: Path) -> None:
-    report = RunReport(9, Ranges.of([7, 8]), Ranges.of([0]))
+    report = RunReport(9, Ranges.of([7, 8]), Ranges.of([0]), Ranges.of([1, 2]))
     with opened(tmp_path) as journal:
         journal.save_reports({RUN: RunReport(1, Ranges(), Ranges())})
         journal.save_reports({RUN: report})
     with opened(tmp_path) as journal:
         assert journal.reports() == {RUN: report}
+
+
+def test_goes_on_with_a_journal_of_the_version_before(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.save_reports({RUN: RunReport(9, Ranges.of([7, 8]), Ranges.of([0]))})
+    connection = sqlite3.connect(tmp_path / "journal.db")
+    connection.executescript("ALTER TABLE reports DROP COLUMN expired; PRAGMA user_version = 1;")
+    connection.close()
+    with opened(tmp_path) as journal:
+        assert journal.reports() == {RUN: RunReport(9, Ranges.of([7, 8]), Ranges.of([0]))}
+        journal.save_reports({RUN: RunReport(9, Ranges(), Ranges(), Ranges.of([3]))})
+        assert journal.reports()[RUN].expired == Ranges.of([3])
 
 
 def test_refuses_a_file_that_is_no_journal(tmp_path: Path) -> None:

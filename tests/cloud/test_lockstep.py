@@ -20,6 +20,7 @@ from cloud_learner.training.experience import Admitted
 from cloud_learner.training.learner import Learner
 from cloud_learner.training.lockstep import Lockstep
 from cloud_learner.training.publisher import sample_from
+from cloud_learner.training.roster import FixedRoster
 from cloud_learner.training.source import Moment
 from cloud_learner.training.sources import make_source
 from shoal.errors import ConfigError
@@ -46,7 +47,7 @@ def digests_of_a_run(order: random.Random) -> list[bytes]:
     learner = Learner(choice.build(Setup(SPEC, NetworkConfig(hidden=(8,)), 3)), name=choice.path)
     quantizer = Quantizer(learner.policy)
     version, position = 1, 0
-    replay = Lockstep(devices=DEVICES, chunks=CHUNKS, version=lambda: version)
+    replay = Lockstep(FixedRoster(DEVICES), chunks=CHUNKS, version=lambda: version)
     found: list[bytes] = []
     for version in range(1, VERSIONS + 1):
         wanted = [
@@ -78,7 +79,7 @@ def test_two_runs_give_the_same_digest_for_every_version() -> None:
 
 
 def test_a_batch_waits_for_every_device() -> None:
-    replay = Lockstep(devices=2, chunks=2, version=lambda: 1)
+    replay = Lockstep(FixedRoster(2), chunks=2, version=lambda: 1)
     replay.add([admitted(1, 0, 0, 1), admitted(2, 0, 1, 1), admitted(3, 1, 0, 1)])
     assert not replay.ready()
     assert replay.fill == 0.75
@@ -91,7 +92,7 @@ def test_a_batch_waits_for_every_device() -> None:
 
 
 def test_what_is_of_no_use_any_more_leaves_as_expired_with_the_batch() -> None:
-    replay = Lockstep(devices=1, chunks=1, version=lambda: 2)
+    replay = Lockstep(FixedRoster(1), chunks=1, version=lambda: 2)
     other = admitted(4, 0, 9, 2)
     longer = replace(other, chunk=replace(make_chunk(SPEC, steps=8), policy_version=2))
     replay.add([admitted(1, 0, 0, 1), admitted(2, 0, 2, 2), admitted(3, 0, 1, 2), longer])
@@ -105,7 +106,7 @@ def test_what_is_of_no_use_any_more_leaves_as_expired_with_the_batch() -> None:
 @given(st.permutations(list(range(DEVICES * CHUNKS))))
 @settings(max_examples=20, deadline=None)
 def test_the_order_of_a_batch_is_that_of_the_keys(order: list[int]) -> None:
-    replay = Lockstep(devices=DEVICES, chunks=CHUNKS, version=lambda: 1)
+    replay = Lockstep(FixedRoster(DEVICES), chunks=CHUNKS, version=lambda: 1)
     for position, place in enumerate(order, start=1):
         replay.add([admitted(position, place // CHUNKS, place % CHUNKS, 1)])
     taken = replay.take(Moment(0)).taken
@@ -114,7 +115,7 @@ def test_the_order_of_a_batch_is_that_of_the_keys(order: list[int]) -> None:
 
 def test_a_waiting_learner_wakes_when_the_last_chunk_comes() -> None:
     async def scenario() -> None:
-        replay = Lockstep(devices=1, chunks=2, version=lambda: 1)
+        replay = Lockstep(FixedRoster(1), chunks=2, version=lambda: 1)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(replay.wait_ready())
             replay.add([admitted(1, 0, 0, 1)])
@@ -127,7 +128,7 @@ def test_a_waiting_learner_wakes_when_the_last_chunk_comes() -> None:
 
 def test_a_turn_says_who_has_made_what_and_whether_it_is_over() -> None:
     version = 1
-    replay = Lockstep(devices=2, chunks=2, version=lambda: version)
+    replay = Lockstep(FixedRoster(2), chunks=2, version=lambda: version)
     assert replay.turn().made == {}
     replay.add([admitted(1, 0, 0, 1), admitted(2, 0, 1, 1), admitted(3, 1, 0, 1)])
     turn = replay.turn()
@@ -142,7 +143,7 @@ def test_a_turn_says_who_has_made_what_and_whether_it_is_over() -> None:
 
 def test_a_device_that_left_two_versions_ago_takes_no_part_any_more() -> None:
     version = 1
-    replay = Lockstep(devices=1, chunks=1, version=lambda: version)
+    replay = Lockstep(FixedRoster(1), chunks=1, version=lambda: version)
     replay.add([admitted(1, 0, 0, 1), admitted(2, 1, 0, 1)])
     assert replay.turn().made == {"pi-0": 1, "pi-1": 1}
     for version in (2, 3):
@@ -166,7 +167,7 @@ def test_it_is_chosen_by_mode_and_refused_for_transitions() -> None:
 def test_the_same_chunks_in_another_order_are_another_batch_without_it() -> None:
     """What lockstep is for: first in, first out follows arrival."""
     items = [admitted(1, 1, 0, 1), admitted(2, 0, 0, 1)]
-    replay = Lockstep(devices=2, chunks=1, version=lambda: 1)
+    replay = Lockstep(FixedRoster(2), chunks=1, version=lambda: 1)
     replay.add(items)
     taken = replay.take(Moment(0)).taken
     assert [item.position for item in taken] == [2, 1]

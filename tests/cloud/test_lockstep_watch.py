@@ -15,6 +15,7 @@ from cloud_learner.journal.audit import Decided
 from cloud_learner.training.experience import Admitted
 from cloud_learner.training.lockstep import Lockstep, Turn
 from cloud_learner.training.lockstep_watch import crowded, waits, watch_lockstep
+from cloud_learner.training.roster import FixedRoster
 from cloud_learner.training.source import Moment
 from cloud_learner.training.stats import Progress, TrainingStats
 from cloud_learner.uplink.arrivals import Birth
@@ -96,7 +97,7 @@ def chunk_of(device_id: str, position: int, version: int) -> Admitted:
 async def test_the_conditions_come_and_go_with_their_causes() -> None:
     version, now_s = 1, 0.0
     fleet = fleet_of("pi-0", "pi-1")
-    lockstep = Lockstep(devices=2, chunks=1, version=lambda: version)
+    lockstep = Lockstep(FixedRoster(2), chunks=1, version=lambda: version)
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(
             watch_lockstep(lockstep, fleet, after_s=0.01, clock=lambda: now_s)

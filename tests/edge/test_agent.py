@@ -23,14 +23,15 @@ from mqtt_learner import DEVICE, asyncs, connected_learner
 
 from edge_agent.actor import Actor, Control
 from edge_agent.agent import act_forever
+from edge_agent.appetite import Appetite, Pacer, Wanted
 from edge_agent.config import ActorConfig, EnvConfig
 from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.gradient_queue import GradientQueue
 from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
+from edge_agent.run_ledger import RunLedger
 from edge_agent.spool import Spool
-from edge_agent.spool_file import RunLedger
 from shoal.policy import Manifest
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
@@ -82,11 +83,12 @@ class Parts:
         return [chunk.policy_version for chunk in self.spool.pending(1000, frozenset())]
 
     @contextmanager
-    def acting(self, config: ActorConfig) -> Iterator[None]:
+    def acting(self, config: ActorConfig, *, pacer: Pacer | None = None) -> Iterator[None]:
         stop = threading.Event()
         thread = threading.Thread(
             target=act_forever,
             args=(self.actor, self.policies, self.spool, self.events, config, stop),
+            kwargs={"pacer": pacer},
         )
         thread.start()
         try:
@@ -179,6 +181,17 @@ def test_a_dead_learner_stops_no_device_for_longer_than_its_pace(parts: Parts) -
     parts.offer(1)
     config = ActorConfig(chunk_steps=4, max_chunks_per_policy=2, pace_timeout_s=0.01)
     with parts.acting(config):
+        parts.until(lambda: len(parts.chunks) >= 9)
+
+
+def test_a_learner_that_is_behind_holds_a_device_back_until_it_wants_more(parts: Parts) -> None:
+    parts.offer(1)
+    appetite = Appetite(lapse_s=3600.0)
+    appetite.note(Wanted(RUN, 1, 0, 0.001))
+    with parts.acting(ActorConfig(chunk_steps=4), pacer=Pacer(appetite)):
+        parts.until(lambda: len(parts.chunks) == 1)
+        assert parts.actor.counters.env_steps == 8
+        appetite.note(Wanted(RUN, 2, 0, 0.0))
         parts.until(lambda: len(parts.chunks) >= 9)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -18,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.events import Events
+from edge_agent.run_ledger import RunLedger, coalesce
 from edge_agent.spool import MAX_QUEUED_BYTES, Spool
-from edge_agent.spool_file import KEEP_RUNS, RunLedger, coalesce
+from edge_agent.spool_file import KEEP_RUNS
 from shoal.errors import SpoolError
 from shoal.ranges import Ranges
 from shoal.v1 import device_pb2 as pb
@@ -111,6 +113,73 @@ def test_when_full_the_oldest_go_first_and_each_is_counted(path: Path) -> None:
     assert [event.name for event in events.take()] == ["spool_full"]
     with _spool(path, _run(1), max_bytes=1000) as spool:
         assert _ledger(spool).dropped == Ranges.upto(15)
+
+
+def test_chunks_of_versions_that_are_too_old_expire_and_each_is_counted(path: Path) -> None:
+    oldest = 0
+    with Spool(
+        path, max_bytes=2**20, run_id=RUN, events=_events(), oldest_version=lambda: oldest
+    ) as spool:
+        for version in (1, 1, 2, 3):
+            spool.append(b"x", version)
+        assert spool.flush(DEADLINE_S)
+        oldest = 2
+        spool.expire()
+        assert spool.flush(DEADLINE_S)
+        assert [seq for _, seq in _seqs(spool)] == [2, 3]
+        assert spool.size_bytes == 2
+        spool.append(b"late", 1)  # a device that fell back, or did not follow yet
+        spool.append(b"new", 3)
+        assert spool.flush(DEADLINE_S)
+        assert _ledger(spool) == RunLedger(
+            RUN, 6, Ranges.of([2, 3, 5]), Ranges(), Ranges.of([0, 1, 4])
+        )
+    with _spool(path, _run(1)) as spool:
+        assert _ledger(spool).expired == Ranges.of([0, 1, 4])
+        assert _seqs(spool) == [(RUN, 2), (RUN, 3), (RUN, 5)]
+
+
+def test_what_was_kept_while_no_learner_spoke_expires_when_one_does_again(path: Path) -> None:
+    oldest = 5
+    with Spool(
+        path, max_bytes=2**20, run_id=RUN, events=_events(), oldest_version=lambda: oldest
+    ) as spool:
+        spool.append(b"x", 4)
+        assert spool.flush(DEADLINE_S)
+        oldest = 0
+        spool.append(b"x", 4)
+        assert spool.flush(DEADLINE_S)
+        assert _ledger(spool).spooled == Ranges.of([1])
+        oldest = 5
+        spool.expire()
+        assert spool.flush(DEADLINE_S)
+        assert _ledger(spool) == RunLedger(RUN, 2, Ranges(), Ranges(), Ranges.of([0, 1]))
+
+
+def test_chunks_of_earlier_runs_expire_too(path: Path) -> None:
+    with _spool(path) as spool:
+        spool.append(b"a", 1)
+    with Spool(
+        path, max_bytes=2**20, run_id=_run(1), events=_events(), oldest_version=lambda: 2
+    ) as spool:
+        spool.append(b"b", 2)
+        assert spool.flush(DEADLINE_S)
+        assert _ledger(spool) == RunLedger(RUN, 1, Ranges(), Ranges(), Ranges.of([0]))
+        assert _seqs(spool) == [(_run(1), 0)]
+
+
+def test_goes_on_with_a_file_of_the_version_before(path: Path) -> None:
+    with _spool(path) as spool:
+        spool.append(b"a", 1)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript("ALTER TABLE runs DROP COLUMN expired; PRAGMA user_version = 1;")
+    with Spool(
+        path, max_bytes=2**20, run_id=_run(1), events=_events(), oldest_version=lambda: 2
+    ) as spool:
+        assert _ledger(spool).produced == 1
+        spool.expire()
+        assert spool.flush(DEADLINE_S)
+        assert _ledger(spool).expired == Ranges.of([0])
 
 
 def test_a_group_larger_than_the_spool_keeps_its_newest(path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.precision import Choice
-from edge_agent.spool_file import RunLedger
+from edge_agent.run_ledger import RunLedger
 from edge_agent.status import (
     MAX_RUNS,
     MAX_SPANS,

@@ -14,6 +14,7 @@ import zstandard
 from brokers import BROKERS, WAIT_S, Broker, free_port, identity
 from mqtt_learner import DEVICE, TOPICS, asyncs, connected_learner
 
+from edge_agent.appetite import Appetite
 from edge_agent.config import BrokerConfig
 from edge_agent.events import Events
 from edge_agent.spool import Spool
@@ -69,7 +70,14 @@ async def device(
         ack_timeout_s=ack_timeout_s,
         learner_lost_s=learner_lost_s,
     )
-    with Spool(path, max_bytes=2**26, run_id=run_id, events=events) as spool:
+    appetite = Appetite(lapse_s=60.0)
+    with Spool(
+        path,
+        max_bytes=2**26,
+        run_id=run_id,
+        events=events,
+        oldest_version=lambda: appetite.oldest_version,
+    ) as spool:
         async with Uplink(
             config,
             who,
@@ -78,6 +86,7 @@ async def device(
             topics=TOPICS,
             certificate=Certifier(DEVICE, run_id, SPEC, 1, clock=time.time),
             run_id=run_id,
+            appetite=appetite,
             drain_s=drain_s,
         ) as uplink:
             serving = asyncio.ensure_future(uplink.serve())
@@ -182,6 +191,29 @@ async def test_no_more_than_the_window_is_ever_unacknowledged(
         await it.until(lambda: spooled(it.spool) == 0)
         assert it.uplink.counters.resent_chunks == 0
         assert it.uplink.counters.acked_chunks == 20
+
+
+@asyncs
+async def test_chunks_too_old_for_the_learner_expire_before_they_are_sent(
+    broker: Broker, tmp_path: Path
+) -> None:
+    async with (
+        connected_learner(broker) as learner,
+        device(broker, tmp_path / "spool", window_chunks=1) as it,
+    ):
+        for version in (1, 1, 1, 2):
+            it.spool.append(_body(version), version)
+        assert (await learner.chunk()).key.seq == 0
+        learner.say(pb.Appetite(oldest_version=2, sent_seq=1, learner_run_id=_run(7)))
+        assert (await learner.chunk()).key.seq == 3
+        assert it.spool.ledger()[-1].expired == Ranges.upto(3)
+        assert it.uplink.counters.sent_chunks == 2
+        learner.say(pb.Appetite(oldest_version=9, sent_seq=1, learner_run_id=_run(7)))  # again
+        learner.say(pb.Appetite(oldest_version=9, sent_seq=2, learner_run_id=b"garbage"))
+        await it.until(lambda: it.uplink.counters.bad_messages == 1)
+        learner.ack(_run(1), Ranges.of([0, 3]))
+        await it.until(lambda: spooled(it.spool) == 0)
+        assert it.spool.ledger()[-1].expired == Ranges.upto(3)
 
 
 @asyncs

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.spool_file import RunLedger
+from edge_agent.run_ledger import RunLedger
 from edge_agent.window import Flight, Timing, all_due, plan, silent_since
 from shoal.ranges import Ranges
 

@@ -162,7 +162,13 @@ def test_a_preset_only_names_keys_that_exist(env_id: str, algorithm: str, tmp_pa
 def _flags(**given: object) -> PlanFlags:
     names = PlanFlags.__dataclass_fields__
     values: dict[str, object] = dict.fromkeys(names)
-    values |= {"env": "CartPole-v1", "seed": 0, "mosquitto": False, "lockstep": False}
+    values |= {
+        "env": "CartPole-v1",
+        "seed": 0,
+        "mosquitto": False,
+        "lockstep": False,
+        "sync": False,
+    }
     values |= {"sets": (), "env_sets": ()}
     return PlanFlags(**(values | given))  # type: ignore[arg-type]
 
@@ -244,6 +250,8 @@ def test_what_training_starts_from_is_what_the_learner_is_told(
         ({"sets": ("training.clip",)}, "--set 'training.clip': give key=value"),
         ({"env_sets": ("=3",)}, "--env-set"),
         ({"lockstep": True, "ahead": 0}, "--ahead 0"),
+        ({"sync": True, "ahead": 0}, "--sync with --ahead 0"),
+        ({"sync": True, "lockstep": True}, "--lockstep with --sync"),
     ],
 )
 def test_a_flag_that_makes_no_sense_is_refused(given: dict[str, object], message: str) -> None:
@@ -262,6 +270,7 @@ def test_a_flag_that_makes_no_sense_is_refused(given: dict[str, object], message
         ({"algorithm": "no_such_module:Mine"}, "no_such_module"),
         ({"init": Path("gone.onnx")}, "gone.onnx: No such file"),
         ({"algorithm": "dqn", "lockstep": True}, "trains from transitions"),
+        ({"algorithm": "dqn", "sync": True}, "'sync' needs .* trains from transitions"),
     ],
 )
 def test_what_the_learner_does_not_have_is_refused_before_anything_starts(

@@ -39,6 +39,7 @@ from shoal.tensors import Array, encode_tensors
 from shoal.trajectory import encode_chunk, encode_envelope
 from shoal.v1 import (
     device_pb2,
+    dispatcher_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
@@ -52,6 +53,7 @@ from shoal.wire import frame, parse, unframe
 GOLDEN = Path(__file__).with_name("golden")
 MODULES = (
     device_pb2,
+    dispatcher_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
@@ -60,7 +62,15 @@ MODULES = (
     trajectory_pb2,
     update_pb2,
 )
-FRAMED = {"TensorSetDelta", "TrajectoryEnvelope", "Status", "Telemetry", "Event", "Ack"}
+FRAMED = {
+    "TensorSetDelta",
+    "TrajectoryEnvelope",
+    "Status",
+    "Telemetry",
+    "Event",
+    "Ack",
+    "Appetite",
+}
 
 
 def message_types() -> dict[str, type[Message]]:
@@ -330,6 +340,51 @@ def _fleet() -> dict[str, Message]:
     }
 
 
+def _dispatch() -> dict[str, Message]:
+    task = dispatcher_pb2.Task(
+        task_id=7,
+        env_id="CartPole-v1",
+        env_kwargs=b'{"sutton_barto_reward": true}',
+        seed=3,
+        max_episodes=50,
+        max_steps=10_000,
+        name="short-pole",
+    )
+    info = dispatcher_pb2.TaskInfo(
+        task=task,
+        state=dispatcher_pb2.TASK_STATE_DONE,
+        stage=1,
+        device_id="pi-1",
+        attempts=2,
+        failures=1,
+        losses=1,
+        episodes=50,
+        steps=9_500,
+        return_mean=190.5,
+        steps_per_s=812.5,
+        reason="EnvironmentFault: no rail",
+        age_s=3.5,
+    )
+    return {
+        "Task": task,
+        "TaskInfo": info,
+        "NextTaskRequest": dispatcher_pb2.NextTaskRequest(
+            fleet="farm",
+            device_id="pi-1",
+            run_id=RUN_ID,
+            finished_task_id=7,
+            failed=True,
+            reason="EnvironmentFault: no rail",
+            episodes=50,
+            steps=9_500,
+            return_mean=190.5,
+        ),
+        "NextTaskResponse": dispatcher_pb2.NextTaskResponse(has_task=True, task=task, retry_s=2.5),
+        "ListTasksRequest": dispatcher_pb2.ListTasksRequest(fleet="farm"),
+        "ListTasksResponse": dispatcher_pb2.ListTasksResponse(tasks=[info]),
+    }
+
+
 def _messages() -> dict[str, Message]:
     spec, status, telemetry = cartpole_spec().to_pb(), _status(), _telemetry()
     measured = device_pb2.Telemetry()
@@ -337,6 +392,12 @@ def _messages() -> dict[str, Message]:
     measured.active_precision = "fp32"
     measured.precision_reason = "measured for 8 environments: int8 20.5 µs, fp32 12.5 µs"
     measured.int8_us, measured.fp32_us = 20.5, 12.5
+    held_back = device_pb2.Telemetry()
+    held_back.CopyFrom(telemetry)
+    held_back.wanted_steps_per_s, held_back.oldest_version = 406.25, 5
+    aged = device_pb2.RunLedger()
+    aged.CopyFrom(telemetry.ledger[0])
+    aged.expired.append(tensor_pb2.Span(start=6, stop=9))
     rover = rover_spec().to_pb()
     items = {item.key: item for item in rover.observation.dict.items}
     run_ack = device_pb2.RunAck(run_id=RUN_ID, settled=[tensor_pb2.Span(start=0, stop=36)])
@@ -347,8 +408,15 @@ def _messages() -> dict[str, Message]:
         "Hardware": status.hardware,
         "Telemetry": telemetry,
         "Telemetry.2": measured,
+        "Telemetry.3": held_back,
         "Telemetry.gradients": pushing_telemetry(telemetry),
         "RunLedger": telemetry.ledger[0],
+        "RunLedger.2": aged,
+        "Appetite": device_pb2.Appetite(
+            oldest_version=12, steps_per_s=812.5, sent_seq=31, learner_run_id=RUN_ID
+        ),
+        **_dispatch(),
+        "Device.2": fleet_pb2.Device(device_id="pi-1", task="short-pole (7)"),
         "Event": _event(),
         "RunAck": run_ack,
         "Ack": device_pb2.Ack(device_id="pi-1", runs=[run_ack]),

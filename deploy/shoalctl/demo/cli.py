@@ -99,6 +99,14 @@ def demo(
             rich_help_panel=_LEARNING,
         ),
     ] = False,
+    sync: Annotated[
+        bool,
+        typer.Option(
+            "--sync",
+            help="Each version waits for all devices: the baseline that async is held against.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = False,
     mode: Annotated[
         Mode,
         typer.Option(
@@ -213,6 +221,7 @@ def demo(
             gradients=mode is Mode.GRADIENTS,
             update_interval=update_interval,
             shards=shards,
+            sync=sync,
             sets=set_ or (),
             env_sets=env_set or (),
         )

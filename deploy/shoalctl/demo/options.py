@@ -12,7 +12,7 @@ from shoal.errors import ConfigError
 from shoalctl.demo.presets import Preset, algorithm_path, default_algorithm, preset_of
 from shoalctl.demo.workspace import DemoPlan
 
-_WHILE_IT_LASTS_S = 86_400.0  # in lockstep a device waits for the next version, however long
+_WHILE_IT_LASTS_S = 86_400.0  # where devices wait for the next version, it may take long
 _FP32_ONLY_KL = 1e-12  # nats: a gap that no int8 policy keeps, so that every version is fp32
 
 
@@ -43,7 +43,8 @@ class PlanFlags:
     Attributes:
         precision: `int8` or `fp32`.
         init: What training starts from.
-        lockstep: Whether learner and devices wait for each other.
+        lockstep: Whether learner and devices wait for each other, so that a run can be repeated.
+        sync: Whether they do, and devices may come and go.
         gradients: Whether devices push gradients in place of trajectories.
         update_interval: Environment steps of a device between two gradients.
         shards: Of the parameters, each with an optimiser.
@@ -64,6 +65,7 @@ class PlanFlags:
     precision: str | None
     init: Path | None
     lockstep: bool
+    sync: bool
     sets: Sequence[str]
     env_sets: Sequence[str]
     gradients: bool = False
@@ -83,8 +85,11 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
     preset = preset_of(flags.env, algorithm, gradients=flags.gradients)
     devices = preset.devices if flags.devices is None else flags.devices
     ahead = preset.ahead if flags.ahead is None else flags.ahead
-    if flags.lockstep and ahead == 0:
-        raise ConfigError("--lockstep with --ahead 0: a device that never waits keeps no step")
+    mode = "lockstep" if flags.lockstep else "sync" if flags.sync else ""
+    if flags.lockstep and flags.sync:
+        raise ConfigError("--lockstep with --sync: give one of them")
+    if mode and ahead == 0:
+        raise ConfigError(f"--{mode} with --ahead 0: a device that never waits keeps no step")
     return DemoPlan(
         env_id=flags.env,
         devices=devices,
@@ -95,11 +100,18 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
         mosquitto=flags.mosquitto,
         algorithm=algorithm,
         env_kwargs=dict(_pair("--env-set", text) for text in flags.env_sets),
-        learner=(_lockstep_keys(devices, ahead) if flags.lockstep else {}) | _learner_keys(flags),
-        pace_timeout_s=_WHILE_IT_LASTS_S if flags.lockstep else preset.pace_timeout_s,
+        learner=(_waiting_keys(mode, devices, ahead) if mode else {}) | _learner_keys(flags),
+        pace_timeout_s=_WHILE_IT_LASTS_S if mode else preset.pace_timeout_s,
         repeatable=flags.lockstep,
         gradients=_device_gradients(flags, preset) if flags.gradients else None,
     )
+
+
+def _waiting_keys(mode: str, devices: int, ahead: int) -> dict[str, Flag]:
+    keys: dict[str, object] = {"mode": mode, "lockstep_chunks": ahead}
+    if mode == "lockstep":
+        keys["lockstep_devices"] = devices
+    return {f"training.{key}": Flag(f"--{mode}", value) for key, value in keys.items()}
 
 
 def _check_gradients(flags: PlanFlags) -> None:
@@ -120,11 +132,6 @@ def _device_gradients(flags: PlanFlags, preset: Preset) -> dict[str, object]:
     if flags.update_interval is not None:
         keys["update_interval"] = flags.update_interval
     return keys
-
-
-def _lockstep_keys(devices: int, ahead: int) -> dict[str, Flag]:
-    keys = {"mode": "lockstep", "lockstep_devices": devices, "lockstep_chunks": ahead}
-    return {f"training.{key}": Flag("--lockstep", value) for key, value in keys.items()}
 
 
 def _learner_keys(flags: PlanFlags) -> dict[str, Flag]:

@@ -42,6 +42,7 @@ class DemoPlan:
             by what is faster.
         gradients: The table `[gradients]` of devices that push gradients; None: they send
             trajectories.
+        own_env_kwargs: More of these for single devices, by name.
     """
 
     env_id: str
@@ -57,6 +58,7 @@ class DemoPlan:
     pace_timeout_s: float = 1.0
     repeatable: bool = False
     gradients: Mapping[str, object] | None = None
+    own_env_kwargs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -140,6 +142,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
         table, _, name = key.rpartition(".")
         configs["learner"].setdefault(table, {})[name] = flag.value
     for number, device_id in enumerate(plan.device_ids):
+        env_kwargs = {**plan.env_kwargs, **plan.own_env_kwargs.get(device_id, {})}
         configs[device_id] = {
             "": {
                 "fleet": FLEET,
@@ -153,13 +156,14 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
                 "num_envs": plan.envs,
                 "seed": (plan.seed * 1000 + number) * plan.envs,
             },
-            **({"env.kwargs": dict(plan.env_kwargs)} if plan.env_kwargs else {}),
+            **({"env.kwargs": env_kwargs} if env_kwargs else {}),
             "actor": {
                 "chunk_steps": plan.chunk_steps,
                 "max_chunks_per_policy": plan.ahead,
                 "pace_timeout_s": plan.pace_timeout_s,
                 **({"seed": plan.seed, "precision": "int8"} if plan.repeatable else {}),
             },
+            **({"dispatch": {"enabled": True}} if "tasks" in plan.learner else {}),
             "broker": {"host": HOST, "port": mqtt_port},
             # A few devices beside the learner: nobody is hurt when they ask for it often.
             "parameter_server": {"host": HOST, "port": grpc_port, "backoff_cap_s": 0.2},

@@ -24,19 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19shoal/v1/dispatcher.proto\x12\x08shoal.v1\"\x8e\x01\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nv_id\x18\x02 \x01(\t\x12\x12\n\nenv_kwargs\x18\x03 \x01(\x0c\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cmax_episodes\x18\x05 \x01(\x04\x12\x11\n\tmax_steps\x18\x06 \x01(\x04\x12\x0c\n\x04name\x18\x07 \x01(\tB\x07\n\x05_seed\"\x9e\x01\n\x0fNextTaskRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x18\n\x10\x66inished_task_id\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x07 \x01(\x04\x12\r\n\x05steps\x18\x08 \x01(\x04\"S\n\x10NextTaskResponse\x12\x10\n\x08has_task\x18\x01 \x01(\x08\x12\x1c\n\x04task\x18\x02 \x01(\x0b\x32\x0e.shoal.v1.Task\x12\x0f\n\x07retry_s\x18\x03 \x01(\x01\x32O\n\nDispatcher\x12\x41\n\x08NextTask\x12\x19.shoal.v1.NextTaskRequest\x1a\x1a.shoal.v1.NextTaskResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19shoal/v1/dispatcher.proto\x12\x08shoal.v1\"\x8e\x01\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x65nv_id\x18\x02 \x01(\t\x12\x12\n\nenv_kwargs\x18\x03 \x01(\x0c\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cmax_episodes\x18\x05 \x01(\x04\x12\x11\n\tmax_steps\x18\x06 \x01(\x04\x12\x0c\n\x04name\x18\x07 \x01(\tB\x07\n\x05_seed\"\xb3\x01\n\x0fNextTaskRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x18\n\x10\x66inished_task_id\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x07 \x01(\x04\x12\r\n\x05steps\x18\x08 \x01(\x04\x12\x13\n\x0breturn_mean\x18\t \x01(\x01\"S\n\x10NextTaskResponse\x12\x10\n\x08has_task\x18\x01 \x01(\x08\x12\x1c\n\x04task\x18\x02 \x01(\x0b\x32\x0e.shoal.v1.Task\x12\x0f\n\x07retry_s\x18\x03 \x01(\x01\"\x8c\x02\n\x08TaskInfo\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0e.shoal.v1.Task\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.shoal.v1.TaskState\x12\r\n\x05stage\x18\x03 \x01(\r\x12\x11\n\tdevice_id\x18\x04 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\r\x12\x10\n\x08\x66\x61ilures\x18\x06 \x01(\r\x12\x0e\n\x06losses\x18\x07 \x01(\r\x12\x10\n\x08\x65pisodes\x18\x08 \x01(\x04\x12\r\n\x05steps\x18\t \x01(\x04\x12\x13\n\x0breturn_mean\x18\n \x01(\x01\x12\x13\n\x0bsteps_per_s\x18\x0b \x01(\x01\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12\r\n\x05\x61ge_s\x18\r \x01(\x01\"!\n\x10ListTasksRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"6\n\x11ListTasksResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.shoal.v1.TaskInfo*\x9a\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WAITING\x10\x01\x12\x16\n\x12TASK_STATE_RUNNING\x10\x02\x12\x13\n\x0fTASK_STATE_DONE\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x15\n\x11TASK_STATE_CLOSED\x10\x05\x32\x95\x01\n\nDispatcher\x12\x41\n\x08NextTask\x12\x19.shoal.v1.NextTaskRequest\x1a\x1a.shoal.v1.NextTaskResponse\x12\x44\n\tListTasks\x12\x1a.shoal.v1.ListTasksRequest\x1a\x1b.shoal.v1.ListTasksResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.dispatcher_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TASKSTATE']._serialized_start=814
+  _globals['_TASKSTATE']._serialized_end=968
   _globals['_TASK']._serialized_start=40
   _globals['_TASK']._serialized_end=182
   _globals['_NEXTTASKREQUEST']._serialized_start=185
-  _globals['_NEXTTASKREQUEST']._serialized_end=343
-  _globals['_NEXTTASKRESPONSE']._serialized_start=345
-  _globals['_NEXTTASKRESPONSE']._serialized_end=428
-  _globals['_DISPATCHER']._serialized_start=430
-  _globals['_DISPATCHER']._serialized_end=509
+  _globals['_NEXTTASKREQUEST']._serialized_end=364
+  _globals['_NEXTTASKRESPONSE']._serialized_start=366
+  _globals['_NEXTTASKRESPONSE']._serialized_end=449
+  _globals['_TASKINFO']._serialized_start=452
+  _globals['_TASKINFO']._serialized_end=720
+  _globals['_LISTTASKSREQUEST']._serialized_start=722
+  _globals['_LISTTASKSREQUEST']._serialized_end=755
+  _globals['_LISTTASKSRESPONSE']._serialized_start=757
+  _globals['_LISTTASKSRESPONSE']._serialized_end=811
+  _globals['_DISPATCHER']._serialized_start=971
+  _globals['_DISPATCHER']._serialized_end=1120
 # @@protoc_insertion_point(module_scope)

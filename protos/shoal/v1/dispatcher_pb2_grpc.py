@@ -39,6 +39,11 @@ class DispatcherStub(object):
                 request_serializer=shoal_dot_v1_dot_dispatcher__pb2.NextTaskRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_dispatcher__pb2.NextTaskResponse.FromString,
                 _registered_method=True)
+        self.ListTasks = channel.unary_unary(
+                '/shoal.v1.Dispatcher/ListTasks',
+                request_serializer=shoal_dot_v1_dot_dispatcher__pb2.ListTasksRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_dispatcher__pb2.ListTasksResponse.FromString,
+                _registered_method=True)
 
 
 class DispatcherServicer(object):
@@ -51,6 +56,13 @@ class DispatcherServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTasks(self, request, context):
+        """For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DispatcherServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +70,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.NextTask,
                     request_deserializer=shoal_dot_v1_dot_dispatcher__pb2.NextTaskRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_dispatcher__pb2.NextTaskResponse.SerializeToString,
+            ),
+            'ListTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTasks,
+                    request_deserializer=shoal_dot_v1_dot_dispatcher__pb2.ListTasksRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_dispatcher__pb2.ListTasksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +104,33 @@ class Dispatcher(object):
             '/shoal.v1.Dispatcher/NextTask',
             shoal_dot_v1_dot_dispatcher__pb2.NextTaskRequest.SerializeToString,
             shoal_dot_v1_dot_dispatcher__pb2.NextTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.Dispatcher/ListTasks',
+            shoal_dot_v1_dot_dispatcher__pb2.ListTasksRequest.SerializeToString,
+            shoal_dot_v1_dot_dispatcher__pb2.ListTasksResponse.FromString,
             options,
             channel_credentials,
             insecure,
