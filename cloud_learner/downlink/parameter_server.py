@@ -35,6 +35,8 @@ MAX_STUCK_WATCHES_PER_DEVICE = 16
 """A watch whose connection is stuck ends only with it; with so many open, a new one is refused."""
 REPORT_PATIENCE_S: Final = 5.0
 """How long a device may take to say what became of a refresh, before it is sent the next."""
+MAX_VERSION: Final = 2**62 - 1
+"""The highest version that a manifest may carry."""
 OPERATORS = frozenset({"operator", "learner"})
 """Who may read policies besides devices."""
 
@@ -170,7 +172,7 @@ class ParameterServer(rpc.ParameterServerServicer):
                 "wait until their connections time out",
             )
         self._report_divergence(request)
-        if request.accepts_delta:
+        if request.accepts_delta and len(request.have_digest) in (0, DIGEST_BYTES):
             self._active.note(device_id, Base(request.have_version, request.have_digest))
         have = request.have_version
         partial = (request.partial_digest, request.partial_bytes)
@@ -252,12 +254,17 @@ class ParameterServer(rpc.ParameterServerServicer):
         """Notes what a device acts with now."""
         device_id = await self._require_device(request, context)
         await require_fleet(context, request.fleet, self._fleet)
-        if len(request.digest) not in (0, DIGEST_BYTES) or len(request.run_id) > RUN_ID_BYTES:
+        digest_bytes = DIGEST_BYTES if request.version else 0
+        if (
+            len(request.digest) != digest_bytes
+            or len(request.run_id) > RUN_ID_BYTES
+            or request.version > MAX_VERSION
+        ):
             await refuse(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"digest has {len(request.digest)} bytes and run_id {len(request.run_id)}: send "
-                f"{DIGEST_BYTES} and {RUN_ID_BYTES}",
+                f"version {request.version}, digest of {len(request.digest)} bytes, run_id of "
+                f"{len(request.run_id)}: send what the manifest says, and {RUN_ID_BYTES} bytes",
             )
         self._active.note(device_id, Base(request.version, request.digest), request.run_id)
         for watcher in self._watchers.get(device_id, ()):
