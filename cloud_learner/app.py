@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.algorithms.interface import Choice, Setup, load_algorithm
 from cloud_learner.config import LearnerConfig
+from cloud_learner.downlink.active_policies import ActivePolicies
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
@@ -59,11 +60,13 @@ class Core:
     Attributes:
         parts: What the trainer works on.
         trainer: Trains.
+        active: What devices act with.
         restored: What a checkpoint held; None to wait for the first device.
     """
 
     parts: TrainerParts
     trainer: Trainer
+    active: ActivePolicies
     restored: Brain | None
 
 
@@ -115,6 +118,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             ),
             "trainer": lambda: trainer.serve(core.restored),
             "grpc": server.serve,
+            "active": core.active.save_often,
         }
         if isinstance(parts.replay, Lockstep):
             lockstep = parts.replay
@@ -147,6 +151,7 @@ def open_core(
     checkpoint = checkpoints.newest()
     init = _init_of(config, choice, state if checkpoint is not None else None)
     saved_version = checkpoint.version if checkpoint is not None else 0
+    active = ActivePolicies(state.active)
     policy_log = stack.enter_context(
         PolicyLog(
             state.policies,
@@ -154,6 +159,7 @@ def open_core(
             config.fleet,
             keep=config.policies_kept,
             after_version=max(saved_version, config.policies_after_version),
+            in_use=active.versions,
         )
     )
     newest = policy_log.newest()
@@ -185,7 +191,9 @@ def open_core(
         note_version=jumps.note,
     )
     fleet = Fleet(facts, stats, reports=journal.reports())
-    parameter_server = ParameterServer(policy_log, fleet=config.fleet, note_version=jumps.note)
+    parameter_server = ParameterServer(
+        policy_log, fleet=config.fleet, note_version=jumps.note, active=active
+    )
     parts = TrainerParts(
         journal=journal,
         replay=replay,
@@ -219,7 +227,7 @@ def open_core(
         restored.learner.load_state_dict(checkpoint.learner)
         restored.learner.resume_at(past.updates if past is not None else 0)
         restored.quantizer.load_state_dict(checkpoint.quantizer)
-    return Core(parts, trainer, restored)
+    return Core(parts, trainer, active, restored)
 
 
 def _past_of(policy_log: PolicyLog, newest: Published | None, journal: Journal) -> Past | None:
@@ -283,7 +291,9 @@ def build_brain(
     training = config.training
     setup = Setup(spec, training.network, config.seed)
     learner = Learner(choice.build(setup), name=choice.path)
-    quantizer = Quantizer(learner.policy, kl_max=kl_bound(training, choice.data))
+    quantizer = Quantizer(
+        learner.policy, kl_max=kl_bound(training, choice.data), dead_zone=training.dead_zone
+    )
     brain = Brain(spec, learner, quantizer)
     if init is not None:
         init.put_into(brain)

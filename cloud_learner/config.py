@@ -183,7 +183,9 @@ class TrainingConfig:
     rollouts or more wait, up to ``catch_up_batches`` are trained between publications.
     ``kl_quantization_max`` nats are what int8 may cost, or the next precision is published: left
     out, 0.01 for rollouts, whose importance weights feel it, and 0.1 for transitions, whose
-    algorithms have none.
+    algorithms have none. ``dead_zone`` is how far beyond its cell, in steps, a weight goes before
+    its integer moves: fewer integers change from version to version, so refreshes are smaller; 0
+    rounds to the nearest.
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names.
@@ -202,6 +204,7 @@ class TrainingConfig:
     lockstep_chunks: int = 1
     threads: int = 1
     kl_quantization_max: float | None = None
+    dead_zone: float = 0.25
 
     def __post_init__(self) -> None:
         require(self.batch_steps >= 1, "batch_steps", self.batch_steps, "1 or more")
@@ -229,6 +232,7 @@ class TrainingConfig:
             self.kl_quantization_max,
             "more than 0 nats",
         )
+        require(0.0 <= self.dead_zone <= 1.0, "dead_zone", self.dead_zone, "0 to 1 step")
 
 
 @dataclass(frozen=True, slots=True)

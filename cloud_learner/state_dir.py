@@ -63,6 +63,11 @@ class StateDir:
         return self.directory / "policies"
 
     @property
+    def active(self) -> Path:
+        """What each device acts with, as far as it said."""
+        return self.directory / "active_policies.txt"
+
+    @property
     def checkpoints(self) -> Path:
         """The checkpoints."""
         return self.directory / "checkpoints"

@@ -59,7 +59,14 @@ async def run(config: AgentConfig) -> None:
     ):
         control = Control(hz=config.actor.control_hz, safe_action=config.actor.safe_action)
         safe_actions(envs.spec.action, control.safe_action, envs.num_envs)
-        downlink = Downlink(config.parameter_server, identity, policies, events, fleet=config.fleet)
+        downlink = Downlink(
+            config.parameter_server,
+            identity,
+            policies,
+            events,
+            fleet=config.fleet,
+            run_id=run_id,
+        )
         async with Uplink(
             config.broker,
             identity,
@@ -91,6 +98,7 @@ async def run(config: AgentConfig) -> None:
                     ),
                     "uplink": uplink.serve,
                     "downlink": downlink.follow,
+                    "active": downlink.report_active,
                     "status": lambda: uplink.report_every(
                         reporter.telemetry, config.telemetry_interval_s
                     ),

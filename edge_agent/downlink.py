@@ -1,8 +1,10 @@
-"""The downlink: watches the parameter server and offers each policy to the store."""
+"""The downlink: watches the parameter server, offers each policy to the store, says what acts."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import random
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -13,8 +15,10 @@ import grpc.aio
 from edge_agent.config import ServerConfig
 from edge_agent.events import Events
 from edge_agent.policy import Policy
+from edge_agent.reconstruction import MENDED_BY_WHOLE, Held, offer_delta
 from shoal.errors import ConnectionFailed, DeadlineExceeded, PolicyRejected, ShoalError, WireError
 from shoal.identity import Identity
+from shoal.logs import get_logger
 from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, Assembler, PayloadPart
 from shoal.services import backoff
 from shoal.v1 import device_pb2
@@ -23,6 +27,7 @@ from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 
 BACKOFF_BASE_S: Final = 0.25
 GRAPH_DEADLINE_S: Final = 30.0
+REPORT_DEADLINE_S: Final = 5.0
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -32,8 +37,10 @@ OPTIONS: Final = (
     ("grpc.enable_retries", 0),
 )
 
+log = get_logger("downlink")
 
-class Policies(Protocol):
+
+class Policies(Held, Protocol):
     """What the downlink needs of a policy store."""
 
     @property
@@ -44,8 +51,8 @@ class Policies(Protocol):
     def lacks_twin(self) -> bool:
         """Whether that policy is to be offered once more."""
 
-    def offer(self, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
-        """Proves a policy and makes it current, or raises PolicyRejected."""
+    def listening(self, changed: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+        """Has `changed` called, by any thread, whenever another policy became current."""
 
 
 def open_channel(config: ServerConfig, identity: Identity) -> grpc.aio.Channel:
@@ -63,8 +70,11 @@ def open_channel(config: ServerConfig, identity: Identity) -> grpc.aio.Channel:
 class Downlink:
     """The way of policies to the device.
 
+    A policy comes whole, or as what changed since one that is held. Where a delta cannot be used,
+    that is told, and the whole policy asked for.
+
     downlink = Downlink(config, identity, policies, events, fleet="pond")
-    await downlink.follow()
+    await run_services({"downlink": downlink.follow, "active": downlink.report_active})
 
     Attributes:
         bytes_down: payload bytes received in this run; read by any thread.
@@ -78,6 +88,7 @@ class Downlink:
         events: Events,
         *,
         fleet: str,
+        run_id: bytes = b"",
         rng: random.Random | None = None,
     ) -> None:
         """Connects nothing yet.
@@ -88,6 +99,7 @@ class Downlink:
             policies: where they are offered.
             events: where refusals are told.
             fleet: the device's fleet.
+            run_id: of this process.
             rng: of the backoff's jitter.
         """
         self.bytes_down = 0
@@ -100,13 +112,21 @@ class Downlink:
         self._trouble: str | None = None
         self._attempt = 0
         self._routine = False
+        self._run_id = run_id
+        self._assembler = Assembler(MAX_BUNDLE_BYTES)
+        self._needs_whole = False
+        self._server: ParameterServerStub | None = None
+        self._tell_active = asyncio.Event()
 
     async def follow(self) -> None:
         """Watches for ever, whatever the server or the network do; ends only by being cancelled."""
         while True:
             try:
                 async with open_channel(self._config, self._identity) as channel:
-                    await self._watch(ParameterServerStub(channel))
+                    self._server = ParameterServerStub(channel)
+                    self._tell_active.set()
+                    while await self._watch(self._server):
+                        pass
                 self._tell_trouble("the parameter server ended the watch")
             except grpc.aio.AioRpcError as error:
                 self._tell_trouble(explain(error))
@@ -114,30 +134,75 @@ class Downlink:
                 self._tell_trouble(str(error))
             except Exception as error:  # noqa: BLE001 a service border: acting goes on
                 self._tell_trouble(f"{type(error).__name__}: {error}")
+            finally:
+                self._server = None
             cap_s = self._config.backoff_cap_s
             await asyncio.sleep(
                 backoff(self._attempt, base_s=BACKOFF_BASE_S, cap_s=cap_s, rng=self._rng)
             )
             self._attempt += 1
 
-    async def _watch(self, server: ParameterServerStub) -> None:
+    async def report_active(self) -> None:
+        """Tells the server for ever what acts, whenever that changes; the newest goes, at once."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:  # in any thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._tell_active.set)
+
+        with self._policies.listening(changed):
+            while True:
+                await self._tell_active.wait()
+                self._tell_active.clear()
+                server = self._server
+                if server is None:
+                    continue  # the next connection tells
+                try:
+                    await server.ReportActive(self._active(), timeout=REPORT_DEADLINE_S)
+                except grpc.aio.AioRpcError as error:
+                    log.warning("active_not_reported", problem=explain(error))
+                    await asyncio.sleep(self._rng.uniform(0.0, REPORT_DEADLINE_S))
+                    if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                        self._tell_active.set()
+
+    def _active(self) -> pb.ReportActiveRequest:
+        current = self._policies.current
+        return pb.ReportActiveRequest(
+            fleet=self._fleet,
+            device_id=self._identity.name,
+            run_id=self._run_id,
+            version=current.version if current is not None else 0,
+            digest=current.manifest.digest if current is not None else b"",
+        )
+
+    async def _watch(self, server: ParameterServerStub) -> bool:
+        """Watches until the server ends it, or it is to be watched in another way: True then."""
         current = None if self._policies.lacks_twin else self._policies.current
         request = pb.WatchRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
             have_version=current.version if current is not None else 0,
             have_digest=current.manifest.digest if current is not None else b"",
+            accepts_delta=not self._needs_whole,
+            partial_digest=self._assembler.partial_digest,
+            partial_bytes=self._assembler.partial_bytes,
         )
-        assembler = Assembler(MAX_BUNDLE_BYTES)
         call = server.Watch(request)
         try:
             async for part in call:
                 self._heard()
-                bundle = self._take(assembler, part)
-                if bundle is not None:
-                    await self._offer(server, bundle)
+                payload = self._take(self._assembler, part)
+                if payload is None:
+                    continue
+                delta = part.kind == pb.PAYLOAD_KIND_DELTA
+                if delta and not request.accepts_delta:
+                    raise WireError("the parameter server sent a delta that was not asked for")
+                await self._offer(server, payload, delta=delta)
+                if self._needs_whole == request.accepts_delta:
+                    return True
         finally:
             call.cancel()  # else an error of ours would leave the stream open on the server
+        return False
 
     def _heard(self) -> None:
         self._attempt = 0
@@ -145,20 +210,25 @@ class Downlink:
             self._trouble, self._routine = None, False
             self._tell(device_pb2.SEVERITY_INFO, "parameter_server_back", "policies flow again")
 
-    async def _offer(self, server: ParameterServerStub, bundle: bytes) -> None:
+    async def _offer(self, server: ParameterServerStub, payload: bytes, *, delta: bool) -> None:
         loop = asyncio.get_running_loop()
 
         def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
             return asyncio.run_coroutine_threadsafe(self._graph(server, digest), loop).result()
 
+        offer = functools.partial(offer_delta, self._policies) if delta else self._policies.offer
         try:
-            policy = await asyncio.to_thread(self._policies.offer, bundle, fetch_graph)
+            policy = await asyncio.to_thread(offer, payload, fetch_graph)
         except PolicyRejected as error:
             self._routine = False
-            self._tell(
-                device_pb2.SEVERITY_WARNING, "policy_rejected", str(error), reason=error.reason
-            )
+            mended = delta and error.reason in MENDED_BY_WHOLE
+            self._needs_whole |= mended  # until one is accepted: else both could go round for ever
+            name = "delta_refused" if mended else "policy_rejected"
+            self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
             return
+        finally:
+            self._tell_active.set()  # what acts, be it the same: the server waits for it
+        self._needs_whole = False
         if not self._routine:  # telemetry tells of the many swaps that follow
             self._routine = True
             self._tell(
@@ -184,7 +254,7 @@ class Downlink:
 
     def _take(self, assembler: Assembler, part: pb.Part) -> bytes | None:
         self.bytes_down += len(part.data)
-        return assembler.add(PayloadPart(part.total_bytes, part.offset, part.data))
+        return assembler.add(PayloadPart(part.total_bytes, part.offset, part.data, part.digest))
 
     def _tell(
         self, severity: device_pb2.Severity, name: str, message: str, **fields: str | float

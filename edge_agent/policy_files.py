@@ -11,13 +11,16 @@ A name holds the version, so that even a damaged file counts against a rollback.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.durable_file import remove_leftovers, write_durably
+from shoal.errors import PolicyRejected
+from shoal.logs import get_logger
 from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, sha256
 
+log = get_logger("policy_files")
 _NAME = re.compile(r"(\d{20})-([0-9a-f]{64})\.(bundle|condemned)")
 
 
@@ -104,6 +107,27 @@ class PolicyFiles:
         except OSError:
             return None
         return data if sha256(data) == digest else None
+
+    def graph(self, digest: bytes, fetch_graph: Callable[[bytes], bytes]) -> bytes:
+        """The graph of that sha256; where it is not here it is fetched, proven and stored.
+
+        Raises:
+            PolicyRejected: With the reason `size` or `digest`: what was fetched is not it. Errors
+                of `fetch_graph` pass through.
+        """
+        cached = self.read_graph(digest)
+        if cached is not None:
+            return cached
+        graph = fetch_graph(digest)
+        if len(graph) > MAX_GRAPH_BYTES:
+            raise PolicyRejected("size", f"a graph has more than {MAX_GRAPH_BYTES} bytes")
+        if sha256(graph) != digest:
+            raise PolicyRejected("digest", "a policy's graph is not the one that was signed")
+        try:
+            self.write_graph(digest, graph)
+        except OSError as error:
+            log.warning("graph_not_persisted", digest=digest.hex(), error=str(error))
+        return graph
 
     def has_graph(self, digest: bytes) -> bool:
         """Whether the graph of that sha256 is there, be it damaged."""

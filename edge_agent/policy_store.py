@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -23,8 +23,8 @@ from shoal.layout import ObservationLayout
 from shoal.logs import get_logger
 from shoal.policy import (
     MAX_BUNDLE_BYTES,
-    MAX_GRAPH_BYTES,
     SIGNING_CONTEXT,
+    Bundle,
     Manifest,
     check_digests,
     check_manifest,
@@ -33,6 +33,7 @@ from shoal.policy import (
     decode_manifest,
     sha256,
 )
+from shoal.policy_delta import Base
 from shoal.spaces import EnvSpec
 from shoal.tensors import decode_tensors
 
@@ -99,6 +100,7 @@ class PolicyStore:
         self._offering = threading.Lock()
         self._changed = threading.Condition()
         self._wakes = 0
+        self._listeners: tuple[Callable[[], object], ...] = ()
         try:
             self._key = Ed25519PublicKey.from_public_bytes(public_key)
             self._files = PolicyFiles(directory / f"{fleet}-{sha256(public_key).hex()[:16]}")
@@ -115,12 +117,7 @@ class PolicyStore:
         """Hands over the store."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Wakes whoever waits."""
         self.wake()
 
@@ -159,6 +156,30 @@ class PolicyStore:
                 self.swaps += 1
                 self._become(held.acting)
         return chosen or self._refine(proven, fetch_graph)
+
+    def held(self, base: Base) -> Bundle | None:
+        """The bundle of a version that is proven and held, from disk; None where it is not here."""
+        for each in tuple(self._held):
+            if Base.of(each.policy.manifest) == base:
+                try:
+                    return decode_bundle(self._read(each.file))
+                except (PolicyRejected, WireError) as error:
+                    log.warning("policy_not_read", version=base.version, error=str(error))
+        return None
+
+    def refuse(self, rejected: PolicyRejected) -> None:
+        """Counts a policy that was refused before it could be offered."""
+        with self._offering:
+            self._count(rejected)
+
+    @contextmanager
+    def listening(self, changed: Callable[[], object]) -> Iterator[None]:
+        """Has `changed` called, by any thread, whenever another policy became current."""
+        self._listeners = (*self._listeners, changed)
+        try:
+            yield
+        finally:
+            self._listeners = tuple(each for each in self._listeners if each is not changed)
 
     @property
     def lacks_twin(self) -> bool:
@@ -241,7 +262,7 @@ class PolicyStore:
         """Has the float twin act in place of an int8 policy that acts already, where it is to."""
         manifest = proven.policy.manifest
         try:
-            graph = self._graph(manifest, manifest.float_graph_digest, fetch_graph)
+            graph = self._files.graph(manifest.float_graph_digest, fetch_graph)
         except Exception as error:  # noqa: BLE001 whatever it is, int8 acts on
             return self._chooser.give_up(proven.policy, error)
         acting = self._chooser.choose(proven, graph)
@@ -260,6 +281,8 @@ class PolicyStore:
         with self._changed:
             self.current = policy
             self._changed.notify_all()
+        for changed in self._listeners:
+            changed()
         if policy is not None:
             log.info(
                 "policy_current",
@@ -337,7 +360,7 @@ class PolicyStore:
                 return Proven(self._held[0].policy, tensors, golden), file
             self._check_manifest(manifest, file, on_disk)
             policy = Policy.load(
-                self._graph(manifest, manifest.graph_digest, fetch_graph),
+                self._files.graph(manifest.graph_digest, fetch_graph),
                 tensors,
                 manifest,
                 ObservationLayout.of(self._spec.observation),
@@ -370,23 +393,6 @@ class PolicyStore:
             fingerprint=self._spec.fingerprint,
             newest_seen=manifest.version - 1 if again else seen,
         )
-
-    def _graph(self, manifest: Manifest, digest: bytes, fetch_graph: FetchGraph) -> bytes:
-        cached = self._files.read_graph(digest)
-        if cached is not None:
-            return cached
-        graph = fetch_graph(digest)
-        if len(graph) > MAX_GRAPH_BYTES:
-            raise PolicyRejected("size", f"a graph has more than {MAX_GRAPH_BYTES} bytes")
-        if sha256(graph) != digest:
-            raise PolicyRejected(
-                "digest", f"policy {manifest.version}: the graph is not the one that was signed"
-            )
-        try:
-            self._files.write_graph(digest, graph)
-        except OSError as error:
-            log.warning("policy_not_persisted", version=manifest.version, error=str(error))
-        return graph
 
 
 def _no_graph(digest: bytes) -> bytes:

@@ -183,7 +183,11 @@ class InMemory:
         ]
         setup = Setup(self.spec, training.network, seed)
         self.learner = Learner(self.choice.build(setup), name=self.choice.path)
-        self.quantizer = Quantizer(self.learner.policy, kl_max=kl_bound(training, self.choice.data))
+        self.quantizer = Quantizer(
+            self.learner.policy,
+            kl_max=kl_bound(training, self.choice.data),
+            dead_zone=training.dead_zone,
+        )
         self.source: Source = make_source(
             config, self.choice, version=lambda: self.version, cursor=None
         )

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from typing import Final
 
 import grpc
 import grpc.aio
 
+from cloud_learner.downlink.active_policies import Active, ActivePolicies
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.refresh import Offer
 from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
 from shoal.logs import get_logger
+from shoal.noise import RUN_ID_BYTES
 from shoal.policy import split
+from shoal.policy_delta import Base
 from shoal.topics import check_device_id
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
@@ -27,30 +31,29 @@ MAX_WATCHES_PER_DEVICE = 4
 """A device needs one. A reconnecting device may leave dead ones behind: the oldest is ended."""
 MAX_STUCK_WATCHES_PER_DEVICE = 16
 """A watch whose connection is stuck ends only with it; with so many open, a new one is refused."""
+REPORT_PATIENCE_S: Final = 5.0
+"""How long a device may take to say what became of a refresh, before it is sent the next."""
 OPERATORS = frozenset({"operator", "learner"})
 """Who may read policies besides devices."""
 
 _log = get_logger("parameter_server")
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """The newest policy, cut into messages once for all watchers."""
-
-    version: int
-    digest: bytes
-    fp32_bytes: int
-    parts: tuple[pb.Part, ...]
-
-
 class _Watcher:
-    """One open watch: `wake` is set when it has to look again."""
+    """One open watch: `wake` is set when it has to look again.
 
-    __slots__ = ("ended", "wake")
+    Attributes:
+        ended: Why it is to end; empty while it is not.
+        answer_due_s: Until when the device may answer the refresh it was sent, by the loop's clock;
+            None: it has, or none was sent.
+    """
+
+    __slots__ = ("answer_due_s", "ended", "wake")
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.ended = ""
+        self.answer_due_s: float | None = None
 
     def end(self, why: str) -> None:
         self.ended = why
@@ -62,6 +65,10 @@ class ParameterServer(rpc.ParameterServerServicer):
 
     Watching is level-triggered: there is one newest policy and no queue, so a watcher that was
     away or slow gets the newest next and none in between, and costs no memory meanwhile.
+    A device that can is sent what changed since the version it acts with, encoded once for all that
+    have the same. Its next refresh waits until it has said what became of the last, but no longer
+    than `REPORT_PATIENCE_S`, so that it still holds what the next one starts from.
+
     Everything here runs on the event loop of the server.
 
         server = ParameterServer(policy_log, fleet="reef")
@@ -74,6 +81,8 @@ class ParameterServer(rpc.ParameterServerServicer):
         *,
         fleet: str,
         note_version: Callable[[int], object] = lambda _: None,
+        active: ActivePolicies | None = None,
+        patience_s: float = REPORT_PATIENCE_S,
     ) -> None:
         """Offers the newest version from the start.
 
@@ -81,6 +90,8 @@ class ParameterServer(rpc.ParameterServerServicer):
             policies: Where versions and graphs come from.
             fleet: The fleet served.
             note_version: Told what a device has when it is above everything published here.
+            active: What devices act with; left out, nothing is known of any yet.
+            patience_s: See `REPORT_PATIENCE_S`.
 
         Raises:
             PolicyLogError: The newest version cannot be read.
@@ -89,7 +100,9 @@ class ParameterServer(rpc.ParameterServerServicer):
         self._fleet = fleet
         self._note_version = note_version
         newest = policies.newest()
-        self._offer = None if newest is None else _cut(newest)
+        self._offer = None if newest is None else Offer(newest, policies)
+        self._active = ActivePolicies() if active is None else active
+        self._patience_s = patience_s
         self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
         self._meter = TrafficMeter()
         self._stopping = False
@@ -100,7 +113,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         """Offers a version to every watcher; one that is not newer than the offer is ignored."""
         if self._offer is not None and published.version <= self._offer.version:
             return
-        self._offer = _cut(published)
+        self._offer = Offer(published, self._policies)
         self._wake_all()
 
     @property
@@ -112,6 +125,10 @@ class ParameterServer(rpc.ParameterServerServicer):
     def watchers(self) -> int:
         """How many watches are open."""
         return sum(map(len, self._watchers.values()))
+
+    def active(self, device_id: str) -> Active | None:
+        """What a device last said that it acts with; None: nothing, or it does not say."""
+        return self._active.of(device_id)
 
     def traffic(self, device_id: str) -> Traffic:
         """What was sent to one device since the learner started."""
@@ -148,7 +165,10 @@ class ParameterServer(rpc.ParameterServerServicer):
                 "wait until their connections time out",
             )
         self._report_divergence(request)
+        if request.accepts_delta:
+            self._active.note(device_id, Base(request.have_version, request.have_digest))
         have = request.have_version
+        partial = (request.partial_digest, request.partial_bytes)
         with self._watching(device_id) as watcher:
             while True:
                 watcher.wake.clear()
@@ -158,16 +178,23 @@ class ParameterServer(rpc.ParameterServerServicer):
                     )
                 if watcher.ended:
                     await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, watcher.ended)
+                if watcher.answer_due_s is not None:
+                    await _answered(watcher, watcher.answer_due_s)
+                    continue
                 offer = self._offer
                 if offer is None or offer.version <= have:
                     await watcher.wake.wait()
                     continue
+                active = self._active.of(device_id) if request.accepts_delta else None
+                refresh = await offer.from_base(None if active is None else active.base)
                 # Sending waits for the transport, so a slow device holds back only itself.
-                for part in offer.parts:
+                for part in refresh.rest(*partial):
                     yield part
                     self._meter.count(device_id, len(part.data))
-                self._meter.count_refresh(device_id, offer.fp32_bytes)
-                have = offer.version
+                self._meter.count_refresh(device_id, refresh.fp32_bytes)
+                have, partial = refresh.version, (b"", 0)
+                if request.accepts_delta:
+                    watcher.answer_due_s = asyncio.get_running_loop().time() + self._patience_s
 
     async def GetGraph(  # noqa: N802 - the name in the proto
         self, request: pb.GetGraphRequest, context: Context
@@ -214,16 +241,37 @@ class ParameterServer(rpc.ParameterServerServicer):
             self._meter.count(name, len(part.data))
         self._meter.count_refresh(name, published.fp32_bytes)
 
+    async def ReportActive(  # noqa: N802 - the name in the proto
+        self, request: pb.ReportActiveRequest, context: Context
+    ) -> pb.ReportActiveResponse:
+        """Notes what a device acts with now."""
+        device_id = await self._require_device(request, context)
+        await require_fleet(context, request.fleet, self._fleet)
+        if len(request.digest) not in (0, DIGEST_BYTES) or len(request.run_id) > RUN_ID_BYTES:
+            await refuse(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"digest has {len(request.digest)} bytes and run_id {len(request.run_id)}: send "
+                f"{DIGEST_BYTES} and {RUN_ID_BYTES}",
+            )
+        self._active.note(device_id, Base(request.version, request.digest), request.run_id)
+        for watcher in self._watchers.get(device_id, ()):
+            watcher.answer_due_s = None
+            watcher.wake.set()
+        return pb.ReportActiveResponse()
+
     # --------------------------------------------------------------------------------- the rules
 
-    async def _require_device(self, request: pb.WatchRequest, context: Context) -> str:
+    async def _require_device(
+        self, request: pb.WatchRequest | pb.ReportActiveRequest, context: Context
+    ) -> str:
         name = peer_name(context)
         if request.device_id != name:
             await refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the certificate is of {name!r}, the call says {request.device_id[:80]!r}: a "
-                "device watches under its own name",
+                "device speaks under its own name",
             )
         return await self._require_member(context, operators=frozenset())
 
@@ -287,13 +335,13 @@ class ParameterServer(rpc.ParameterServerServicer):
                 del self._watchers[device_id]
 
 
-def _cut(published: Published) -> _Offer:
-    return _Offer(
-        version=published.version,
-        digest=published.digest,
-        fp32_bytes=published.fp32_bytes,
-        parts=tuple(_parts(published.bundle, version=published.version)),
-    )
+async def _answered(watcher: _Watcher, due_s: float) -> None:
+    """Waits until the watcher has to look again, or its device took too long."""
+    try:
+        async with asyncio.timeout_at(due_s):
+            await watcher.wake.wait()
+    except TimeoutError:
+        watcher.answer_due_s = None
 
 
 def _parts(data: bytes, *, version: int) -> Iterator[pb.Part]:

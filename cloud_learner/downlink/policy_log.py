@@ -25,6 +25,7 @@ from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from cloud_learner.downlink.active_policies import InUse
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import (
     AskedBehaviour,
@@ -44,6 +45,8 @@ MAX_VERSION = 2**62 - 1
 """The highest version that a manifest may carry."""
 DEFAULT_KEPT = 64
 """Versions whose tensors stay on disk when nothing else is asked for."""
+MAX_IN_USE = 64
+"""Older versions that stay because a device has them; of more, the oldest go all the same."""
 
 _BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 _log = get_logger("policy_log")
@@ -67,6 +70,7 @@ class PolicyLog:
         *,
         keep: int = DEFAULT_KEPT,
         after_version: int = 0,
+        in_use: InUse = frozenset,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Opens or creates the log, and verifies what is there.
@@ -78,6 +82,7 @@ class PolicyLog:
             keep: Versions whose tensors stay on disk, the newest always among them.
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
+            in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
             clock: Wall clock in seconds, for people only.
 
         Raises:
@@ -89,6 +94,7 @@ class PolicyLog:
         self._key = signing_key
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._in_use = in_use
         self._clock = clock
         self._publishing = threading.Lock()
         with _disk_errors(directory), ExitStack() as on_failure:
@@ -225,8 +231,17 @@ class PolicyLog:
             write_durably(path, graph)
 
     def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
-        """Keeps the newest versions; a file that cannot be deleted costs space, nothing else."""
-        kept = {version: entries[version] for version in sorted(entries)[-self._keep :]}
+        """Keeps the newest versions, and those that devices have.
+
+        A file that cannot be deleted costs space, nothing else.
+        """
+        versions = sorted(entries)
+        in_use = sorted(set(self._in_use()).intersection(versions[: -self._keep]))
+        if len(in_use) > MAX_IN_USE:
+            gone = in_use[:-MAX_IN_USE]
+            _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
+        wanted = (*in_use[-MAX_IN_USE:], *versions[-self._keep :])
+        kept = {version: entries[version] for version in wanted}
         graphs = {digest.hex() for info in kept.values() for digest in _graphs_of(info)}
         self._entries = kept
         try:

@@ -127,7 +127,7 @@ class FleetService(rpc.FleetServicer):
         await self._require_operator(request.fleet, context)
         active: dict[int, list[str]] = defaultdict(list)
         for device in self._view.devices():
-            active[device.telemetry.active_version].append(device.device_id)
+            active[self._active_version(device)].append(device.device_id)
         now_s = self._clock()
         policies = [
             pb.PolicyInfo(
@@ -197,6 +197,13 @@ class FleetService(rpc.FleetServicer):
     def _with_bytes(self, device: pb.Device) -> pb.Device:
         device.bytes_down_sent = self._parameter_server.traffic(device.device_id).bytes_down
         return device
+
+    def _active_version(self, device: pb.Device) -> int:
+        """What a device acts with: reported at once, and in telemetry some time later."""
+        active = self._parameter_server.active(device.device_id)
+        if active is None or active.run_id not in {device.status.run_id, device.telemetry.run_id}:
+            return device.telemetry.active_version
+        return active.base.version
 
     def _training(self) -> pb.Training:
         training = self._view.training()

@@ -26,6 +26,7 @@ SIGNED_ZERO: Final = 128
 UNIT_SCALE: Final = 1.0 / SIGNED_MAX  # of numbers that lie within -1 and 1 by what they are
 _HEADROOM: Final = 1.1  # a range that moves takes this much more than it needs
 _SLACK: Final = 0.6  # and is held until it needs less than this part of itself
+_PATIENCE: Final = 16  # versions in a row that must need less, where needs are those of a sample
 _INT32: Final = torch.iinfo(torch.int32)
 
 Rounding = Callable[[Tensor], Tensor]
@@ -54,6 +55,7 @@ def quantize_affine(
     input_scale: Tensor,
     reach: Tensor,
     rounding: Rounding = torch.round,
+    bias_rounding: Rounding | None = None,
 ) -> IntegerAffine:
     """A layer in integers.
 
@@ -63,13 +65,16 @@ def quantize_affine(
         input_scale: float32 `[]`, what one unit of the input stands for.
         reach: float32 `[out]`, the magnitude that becomes `WEIGHT_MAX`.
         rounding: To even; another one may pass gradients.
+        bias_rounding: Of the bias, float64 `[out]`; left out, it is rounded as weights are.
     """
     scale = weight_scale(reach)
     units = weight / scale.reshape((-1, *(1,) * (weight.dim() - 1)))
     product = input_scale * scale
     return IntegerAffine(
         weight=rounding(units).clamp(-WEIGHT_MAX, WEIGHT_MAX),
-        bias=rounding(bias.double() / product.double()).clamp(_INT32.min, _INT32.max),
+        bias=(bias_rounding or rounding)(bias.double() / product.double()).clamp(
+            _INT32.min, _INT32.max
+        ),
         scale=product,
         weight_scale=scale,
     )
@@ -102,6 +107,34 @@ def hold_range(held: Tensor | None, reach: Tensor) -> Tensor:
         return needed
     moves = (needed > held) | (needed < held * _SLACK)
     return torch.where(moves, needed * _HEADROOM, held)
+
+
+def hold_sampled_range(
+    held: Tensor | None, reach: Tensor, low: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """As `hold_range`, of a need that is only that of a sample.
+
+    Many samples hold nothing large; the next one may. So a range gives way to a smaller one only
+    when many in a row would have fitted.
+
+    Args:
+        held: float32 `[C]`; None at first.
+        reach: float32 `[C]`, what this sample needs.
+        low: float32 `[2, C]`, as it was returned before: how many samples in a row have needed far
+            less than is held, and the most that any of these needed. None at first.
+
+    Returns:
+        The range, float32 `[C]`, and `low` for the next time.
+    """
+    if held is None or low is None:
+        return hold_range(held, reach), torch.zeros(2, len(reach))
+    needs_less = reach < held * _SLACK
+    count = torch.where(needs_less, low[0] + 1.0, 0.0)
+    most = torch.where(needs_less, torch.maximum(low[1], reach), 0.0)
+    ripe = count >= _PATIENCE
+    wanted = torch.where(needs_less, torch.where(ripe, most, held), reach)
+    count, most = (torch.where(ripe, 0.0, each) for each in (count, most))
+    return hold_range(held, wanted), torch.stack([count, most])
 
 
 def input_gain(reach: Tensor, *, normalized: bool) -> Tensor:

@@ -23,8 +23,9 @@ from cloud_learner.models.network import FloatRunner, Past
 from cloud_learner.models.plan import Dense, flow
 from cloud_learner.models.policy import Policy
 from cloud_learner.models.policy_graph import PRECISIONS, build_graph
+from cloud_learner.quantization.dead_zone import DeadZone
 from cloud_learner.quantization.gap import measure
-from cloud_learner.quantization.golden import make_golden
+from cloud_learner.quantization.golden import GoldenInputs
 from cloud_learner.quantization.sample import Sample
 from cloud_learner.quantization.session import feeds, open_session
 from cloud_learner.quantization.tensors import Ranges, make_tensors
@@ -36,7 +37,8 @@ from shoal.tensors import Array
 _MOST_ROWS: Final = 512
 CORRECTED_OVER = 1e-3  # nats: below, correcting is not worth its time
 _FEWEST_ROWS: Final = 64
-_PRODUCTS: Final = 1_000_000_000  # multiplications that calibration may cost: about 0.1 s
+_LOW, _INTEGER, _GOLDEN = "low/", "integer/", "golden/"  # beginnings of names in the state
+_PRODUCTS: Final = 500_000_000  # multiplications that calibration may cost: about 20 ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,12 +79,15 @@ class Quantizer:
         calibration_rows: At most so many rows of a sample are used: fewer for a costly network.
     """
 
-    def __init__(self, policy: Policy, *, kl_max: float = 0.01) -> None:
+    def __init__(self, policy: Policy, *, kl_max: float = 0.01, dead_zone: float = 0.0) -> None:
         """Builds the graphs.
 
         Args:
             policy: Says the architecture; its weights do not matter yet.
             kl_max: Quantization gap, in nats, over which the next precision is tried.
+            dead_zone: How far beyond its cell a weight goes before its integer moves, in steps.
+                Of a policy whose training is quantization-aware integers are rounded all the same,
+                as training rounds them.
         """
         self.graphs: dict[Precision, bytes] = {
             precision: build_graph(policy, precision) for precision in PRECISIONS
@@ -92,6 +97,8 @@ class Quantizer:
         )
         self._kl_max = kl_max
         self._ranges = Ranges()
+        self._golden = GoldenInputs()
+        self._zone = DeadZone(0.0 if policy.ranges is not None else dead_zone)
         self._noise: NDArray[np.float32] = np.zeros((0, policy.action.noise_width), np.float32)
 
     @torch.no_grad()
@@ -111,26 +118,43 @@ class Quantizer:
                 "non_finite", "the policy has weights that are NaN or infinite: not published"
             )
         rows = sample.thin(self.calibration_rows)
-        ranges = Ranges(self._ranges.held)
+        ranges = Ranges(self._ranges.held, self._ranges.low)
+        zone = DeadZone(self._zone.width, self._zone.held)
         trained = _calibrate(policy, rows, ranges)
         if not bool(trained.isfinite().all()):
             raise PolicyRejected(
                 "non_finite", "the policy's outputs are NaN or infinite: not published"
             )
-        tensors = make_tensors(policy, "int8", ranges)
-        self._ranges = ranges
+        tensors = make_tensors(policy, "int8", ranges, zone=zone)
+        self._ranges, self._zone = ranges, zone
         if policy.ranges is not None:
             policy.ranges.hold(ranges.held)
             trained = _ask(policy, rows)
         return self._first_within_bound(policy, rows, trained, tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The ranges that are held, by name."""
-        return {name: held.clone() for name, held in self._ranges.held.items()}
+        """The ranges, integers and golden inputs that are held, by name."""
+        held = {name: each.clone() for name, each in self._ranges.held.items()}
+        held |= {f"{_LOW}{name}": each.clone() for name, each in self._ranges.low.items()}
+        for name, each in self._zone.held.items():
+            dtype = torch.int32 if name.startswith("bias.") else torch.int8
+            held[f"{_INTEGER}{name}"] = each.to(dtype)
+        for name, array in self._golden.state().items():
+            held[f"{_GOLDEN}{name}"] = torch.from_numpy(array.copy())
+        return held
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on with the ranges of an earlier process, so that equal weights give equal bytes."""
-        self._ranges = Ranges({name: held.clone() for name, held in state.items()})
+        """Goes on where an earlier process was, so that equal weights give equal bytes."""
+        plain = {name: each.clone() for name, each in state.items() if "/" not in name}
+        self._ranges = Ranges(plain, _under(_LOW, state))
+        integers = _under(_INTEGER, state)
+        wide = {
+            name: each.double() if name.startswith("bias.") else each.float()
+            for name, each in integers.items()
+        }
+        self._zone = DeadZone(self._zone.width, wide)
+        golden = _under(_GOLDEN, state)
+        self._golden.restore({name: each.numpy() for name, each in golden.items()})
 
     def _noise_for(self, policy: Policy, rows: int) -> NDArray[np.float32]:
         if len(self._noise) != rows:
@@ -145,7 +169,7 @@ class Quantizer:
         refused: dict[str, float] = {}
         for precision in PRECISIONS:
             if precision != "int8":
-                tensors = make_tensors(policy, precision, self._ranges)
+                tensors = make_tensors(policy, precision, self._ranges, zone=self._zone)
             last = precision == PRECISIONS[-1]
             given = feeds(policy.observation, rows.observations, noise, rows.states)
             session = open_session(self.graphs[precision], tensors)
@@ -153,15 +177,25 @@ class Quantizer:
             gap = measure(policy, trained, torch.from_numpy(distribution))
             if policy.ranges is None and not last and gap.kl > CORRECTED_OVER:
                 shift = (trained - torch.from_numpy(distribution)).mean(0)[head_columns(policy)]
-                tensors = make_tensors(policy, precision, self._ranges, shift=shift)
+                tensors = make_tensors(
+                    policy, precision, self._ranges, shift=shift, zone=self._zone
+                )
                 session = open_session(self.graphs[precision], tensors)
                 distribution = _run(session, given)
                 gap = measure(policy, trained, torch.from_numpy(distribution))
             if gap.kl <= self._kl_max or (last and math.isfinite(gap.kl)):
-                golden = make_golden(policy, session, rows, noise, distribution)
+                golden = self._golden.record(policy, session, rows, noise, distribution, tensors)
                 return Quantized(precision, tensors, golden, gap.kl, refused, gap.agreement)
             refused[precision] = gap.kl
         raise PolicyRejected("non_finite", "the policy's log-probabilities are NaN: not published")
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): each.clone()
+        for name, each in state.items()
+        if name.startswith(prefix)
+    }
 
 
 def head_columns(policy: Policy) -> list[int]:
@@ -191,12 +225,12 @@ def _calibrate(policy: Policy, rows: Sample, ranges: Ranges) -> Tensor:
     def cover(name: str, data: Tensor) -> None:
         if name == "input":
             if not plan.features.all_pixels:
-                ranges.cover(name, data.abs().flatten(0, -2).amax(0))
+                ranges.cover_sample(name, data.abs().flatten(0, -2).amax(0))
             return
         layer = plan.layers[int(name.partition(".")[2])] if name != "memory" else None
         if isinstance(layer, Dense) and layer.activation == "tanh":
             return
-        ranges.cover(name, data.abs().max().reshape(1))
+        ranges.cover_sample(name, data.abs().max().reshape(1))
 
     observations, past = _inputs(policy, rows)
     features: Features = policy.features(observations)
@@ -224,5 +258,6 @@ def _inputs(policy: Policy, rows: Sample) -> tuple[Tensor, Past | None]:
 
 
 def _finite(policy: Policy) -> bool:
+    """By sums in float64, which float32 values do not overflow."""
     tensors = (t for t in (*policy.parameters(), *policy.buffers()) if t.is_floating_point())
-    return bool(torch.cat([t.detach().flatten() for t in tensors]).isfinite().all())
+    return math.isfinite(sum(float(t.detach().sum(dtype=torch.float64)) for t in tensors))

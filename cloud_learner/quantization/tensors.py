@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -23,12 +24,14 @@ from cloud_learner.models.integers import (
     activation_scale,
     channel_reach,
     hold_range,
+    hold_sampled_range,
     input_gain,
     quantize_affine,
 )
 from cloud_learner.models.network import Affine
 from cloud_learner.models.plan import Attention, Lstm, flow
 from cloud_learner.models.policy import Policy
+from cloud_learner.quantization.dead_zone import BIAS_STEP, DeadZone
 from shoal.tensors import Array
 
 _LOG_TAU: Final = math.log(2.0 * math.pi)
@@ -38,16 +41,29 @@ class Ranges:
     """Ranges by name, held from version to version.
 
     >>> ranges = Ranges()
-    >>> reach = ranges.cover("output.0", needed)       # float32 [C]
+    >>> reach = ranges.cover("weight.0", needed)       # float32 [C]
+
+    Attributes:
+        held: The ranges.
+        low: How long samples have needed far less of them; see `hold_sampled_range`.
     """
 
-    def __init__(self, held: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, held: Mapping[str, Tensor] | None = None, low: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.held: dict[str, Tensor] = dict(held or {})
+        self.low: dict[str, Tensor] = dict(low or {})
 
     def cover(self, name: str, needed: Tensor) -> Tensor:
         """The range to use: as it was, unless it no longer fits what is needed."""
         self.held[name] = hold_range(self.held.get(name), needed)
         return self.held[name]
+
+    def cover_sample(self, name: str, needed: Tensor) -> None:
+        """The same where what is needed is what a sample needs."""
+        self.held[name], self.low[name] = hold_sampled_range(
+            self.held.get(name), needed, self.low.get(name)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +91,12 @@ Pieces = tuple[Piece, ...]
 
 
 def make_tensors(
-    policy: Policy, precision: Precision, ranges: Ranges, *, shift: Tensor | None = None
+    policy: Policy,
+    precision: Precision,
+    ranges: Ranges,
+    *,
+    shift: Tensor | None = None,
+    zone: DeadZone | None = None,
 ) -> dict[str, Array]:
     """Every initializer of the policy's graph at a precision.
 
@@ -84,9 +105,10 @@ def make_tensors(
         precision: Names the graph.
         ranges: Of inputs and activations, and of weights so far: these may move here.
         shift: float32 `[outputs]`, added to the bias of the last layer.
+        zone: The integers of the version before, which may move here; None: round all.
     """
     with torch.no_grad():
-        runner = TensorRunner(policy, precision, ranges, shift=shift)
+        runner = TensorRunner(policy, precision, ranges, shift=shift, zone=zone)
         flow(policy.plan, runner)
         return runner.tensors | _head_tensors(policy)
 
@@ -101,8 +123,10 @@ class TensorRunner:
         ranges: Ranges,
         *,
         shift: Tensor | None = None,
+        zone: DeadZone | None = None,
     ) -> None:
         self._policy = policy
+        self._zone = zone or DeadZone(0.0)
         self._shift = shift
         self._network = policy.network
         self._plan = policy.plan
@@ -258,14 +282,24 @@ class TensorRunner:
         """Adds a layer in integers; `zeros` `[in]` are the zero points of joined pieces."""
         key = f"weight.{place}"
         reach = self._ranges.cover(key, channel_reach(layer.weight))
-        made = quantize_affine(layer.weight, layer.bias, input_scale, reach)
+        few = place == self._plan.last  # biases, and corrected by what is measured
+        made = quantize_affine(
+            layer.weight,
+            layer.bias,
+            input_scale,
+            reach,
+            rounding=partial(self._zone.settle, key),
+            bias_rounding=(
+                torch.round if few else partial(self._zone.settle, f"bias.{place}", step=BIAS_STEP)
+            ),
+        )
         bias = made.bias
         if zeros is not None:
             bias = bias - made.weight.double() @ zeros
         dense = layer.weight.dim() == 2  # noqa: PLR2004 - `[out, in]`
-        weight = made.weight.T if dense else made.weight
+        weight = made.weight.to(torch.int8)
         self.tensors |= {
-            key: _array(weight.to(torch.int8)),
+            key: _array(weight.T.contiguous() if dense else weight),
             f"{key}.scale": _array(made.weight_scale),
             f"{key}.zero": np.zeros(len(made.weight_scale), np.int8),
             f"bias.{place}": _array(bias.to(torch.int32)),

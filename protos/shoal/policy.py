@@ -139,11 +139,12 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class PayloadPart:
-    """A slice of a large payload."""
+    """A slice of a large payload; `digest` is the payload's sha256, empty where it is not told."""
 
     total_bytes: int
     offset: int
     data: bytes
+    digest: bytes = b""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -284,7 +285,7 @@ def split(data: bytes, part_bytes: int = PART_BYTES) -> Iterator[PayloadPart]:
 
 
 class Assembler:
-    """Puts the parts of one payload together again.
+    """Puts the parts of one payload together again; a stream that broke off may be gone on with.
 
     assembler = Assembler(MAX_BUNDLE_BYTES)
     for part in stream:
@@ -296,6 +297,17 @@ class Assembler:
         self._max_bytes = max_bytes
         self._payload = bytearray()
         self._total = 0
+        self._digest = b""
+
+    @property
+    def partial_digest(self) -> bytes:
+        """The digest of the payload that was begun; empty where none was, or it was not told."""
+        return self._digest if self._payload else b""
+
+    @property
+    def partial_bytes(self) -> int:
+        """How much there is of that payload; 0 where its digest is not known."""
+        return len(self._payload) if self._digest else 0
 
     def add(self, part: PayloadPart) -> bytes | None:
         """Takes the next part; a part at offset 0 starts afresh.
@@ -305,14 +317,22 @@ class Assembler:
 
         Raises:
             LimitExceeded: The payload says it is larger than the limit.
-            WireError: A part is missing, overlaps, or goes beyond the end.
+            WireError: A part is missing, overlaps, goes beyond the end or is of another payload, or
+                the whole is not what its digest says. Nothing is kept then.
         """
+        try:
+            return self._add(part)
+        except WireError:
+            self._begin(0, b"")
+            raise
+
+    def _add(self, part: PayloadPart) -> bytes | None:
         if part.offset == 0:
-            self._payload, self._total = bytearray(), part.total_bytes
+            self._begin(part.total_bytes, part.digest)
         if part.total_bytes > self._max_bytes:
             raise LimitExceeded(f"{part.total_bytes} bytes, the limit is {self._max_bytes}")
         have = len(self._payload)
-        if part.total_bytes != self._total or part.offset != have:
+        if (part.total_bytes, part.offset, part.digest) != (self._total, have, self._digest):
             raise WireError(
                 f"part at {part.offset} of {part.total_bytes}: expected {have} of {self._total}"
             )
@@ -321,6 +341,11 @@ class Assembler:
         self._payload += part.data
         if len(self._payload) < self._total:
             return None
-        payload = bytes(self._payload)
-        self._payload, self._total = bytearray(), 0
+        payload, digest = bytes(self._payload), self._digest
+        self._begin(0, b"")
+        if digest and sha256(payload) != digest:
+            raise WireError("a payload is not what its digest says")
         return payload
+
+    def _begin(self, total: int, digest: bytes) -> None:
+        self._payload, self._total, self._digest = bytearray(), total, digest

@@ -31,8 +31,8 @@ DTYPES: Final[Mapping[pb.DType, np.dtype[Any]]] = {
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 
 
-def encode_tensor(name: str, array: Array) -> pb.Tensor:
-    """Encodes an array; the values keep their dtype.
+def dtype_code(name: str, array: Array) -> pb.DType:
+    """What names an array's dtype on the wire.
 
     Raises:
         WireError: The dtype is not one of `DTYPES`, or there are too many axes.
@@ -43,6 +43,16 @@ def encode_tensor(name: str, array: Array) -> pb.Tensor:
         raise WireError(f"tensor {name!r}: dtype {array.dtype} cannot travel; use one of {known}")
     if array.ndim > MAX_AXES:
         raise WireError(f"tensor {name!r}: {array.ndim} axes, the limit is {MAX_AXES}")
+    return code
+
+
+def encode_tensor(name: str, array: Array) -> pb.Tensor:
+    """Encodes an array; the values keep their dtype.
+
+    Raises:
+        WireError: The dtype is not one of `DTYPES`, or there are too many axes.
+    """
+    code = dtype_code(name, array)
     data = array.astype(DTYPES[code], order="C", copy=False).tobytes()
     return pb.Tensor(name=name, dtype=code, shape=array.shape, data=data)
 

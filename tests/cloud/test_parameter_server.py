@@ -19,10 +19,10 @@ from cloud_learner.downlink.parameter_server import (
     MAX_STUCK_WATCHES_PER_DEVICE,
     MAX_WATCHES_PER_DEVICE,
     ParameterServer,
-    _Offer,
 )
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.refresh import Offer
 from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.uplink.traffic import Traffic
 from shoal.identity import Identity
@@ -252,7 +252,7 @@ def test_a_slow_device_delays_no_other_skips_versions_and_costs_no_memory(play: 
             assert await fast.payload() == newest.bundle
         assert cloud.server.traffic("pi-slow").refreshes == 0
         gc.collect()
-        held = [thing for thing in gc.get_objects() if type(thing) is _Offer]
+        held = [thing for thing in gc.get_objects() if type(thing) is Offer]
         assert len(held) <= 2  # the one it is being sent, and the newest
         assert (await slow.payload(), slow.version) == (first.bundle, 1)
         assert (await slow.payload(), slow.version) == (newest.bundle, 11)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 from brokers import WAIT_S, free_port
 from mqtt_learner import asyncs
@@ -18,17 +20,23 @@ from mqtt_learner import asyncs
 from edge_agent.config import ServerConfig
 from edge_agent.downlink import Downlink, reach
 from edge_agent.events import Events
+from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
+from shoal.delta import encode_delta
 from shoal.errors import ConnectionFailed
 from shoal.identity import Identity
-from shoal.policy import MAX_BUNDLE_BYTES, Manifest, split
+from shoal.policy import MAX_BUNDLE_BYTES, Manifest, decode_bundle, sha256, split
+from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta
 from shoal.spaces import EnvSpec
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
+from shoal.v1 import tensor_pb2
+from shoal.wire import frame
 from shoalctl.pki import FleetPki, Role
 
 FLEET = "pond"
 DEVICE = "pi-1"
+RUN_ID = bytes(range(16))
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -49,7 +57,9 @@ class Publisher(Protocol):
     @property
     def spec(self) -> EnvSpec: ...
     def weights(self, seed: int = 0) -> object: ...
-    def publish(self, version: int, *, weights: object = None) -> Signed: ...
+    def publish(
+        self, version: int, *, weights: object = None, tensors_digest: bytes = ...
+    ) -> Signed: ...
 
 
 class Server(rpc.ParameterServerServicer):
@@ -57,6 +67,7 @@ class Server(rpc.ParameterServerServicer):
 
     def __init__(self) -> None:
         self.requests: list[pb.WatchRequest] = []
+        self.reports: list[pb.ReportActiveRequest] = []
         self.graphs: dict[bytes, bytes] = {}
         self.graph_calls = 0
         self.newest = pb.Part()
@@ -71,13 +82,41 @@ class Server(rpc.ParameterServerServicer):
                 lambda: len(self.requests) == times and self.ended == times - 1
             )
 
-    def push(self, payload: bytes, version: int = 1, part_bytes: int = 1000) -> None:
+    def push(
+        self,
+        payload: bytes,
+        version: int = 1,
+        part_bytes: int = 1000,
+        *,
+        kind: pb.PayloadKind = pb.PAYLOAD_KIND_UNSPECIFIED,
+    ) -> None:
         self.parts.put_nowait(
             [
-                pb.Part(version=version, total_bytes=p.total_bytes, offset=p.offset, data=p.data)
+                pb.Part(
+                    version=version,
+                    total_bytes=p.total_bytes,
+                    offset=p.offset,
+                    data=p.data,
+                    kind=kind,
+                )
                 for p in split(payload, part_bytes)
             ]
         )
+
+    async def reported(self, version: int, *, more_than: int = 0) -> None:
+        """Waits until a device says that it acts with a version."""
+        async with asyncio.timeout(WAIT_S), self._changed:
+            await self._changed.wait_for(
+                lambda: len(self.reports) > more_than and self.reports[-1].version == version
+            )
+
+    async def ReportActive(  # noqa: N802 - the name in the proto
+        self, request: pb.ReportActiveRequest, context: Context
+    ) -> pb.ReportActiveResponse:
+        async with self._changed:
+            self.reports.append(request)
+            self._changed.notify_all()
+        return pb.ReportActiveResponse()
 
     async def Watch(  # noqa: N802 - the name in the proto
         self, request: pb.WatchRequest, context: Context
@@ -170,8 +209,10 @@ async def device(
     with PolicyStore(
         directory, fleet=FLEET, public_key=publisher.public_key, spec=publisher.spec
     ) as policies:
-        downlink = Downlink(ServerConfig(port=port), who, policies, events, fleet=FLEET)
-        following = asyncio.ensure_future(downlink.follow())
+        downlink = Downlink(
+            ServerConfig(port=port), who, policies, events, fleet=FLEET, run_id=RUN_ID
+        )
+        following = asyncio.gather(downlink.follow(), downlink.report_active())
         try:
             yield Device(downlink, policies, events)
         finally:
@@ -304,3 +345,191 @@ async def test_a_check_finds_a_server_that_is_there_and_misses_one_that_is_not(
             await reach(config, who, fleet="other", timeout_s=WAIT_S)
     with pytest.raises(ConnectionFailed, match="nothing listens there"):
         await reach(config, who, fleet=FLEET, timeout_s=WAIT_S)
+
+
+# ------------------------------------------------------------------------------------------- deltas
+
+
+def delta_of(base: Signed, target: Signed, *, tensors: bytes | None = None) -> bytes:
+    """What turns one into the other; `tensors` replace the coded ones."""
+    delta = PolicyDelta.between(decode_bundle(base.bundle), decode_bundle(target.bundle))
+    return encode_policy_delta(delta if tensors is None else replace(delta, tensors=tensors))
+
+
+async def served_first(server: Server, it: Device, first: Signed) -> None:
+    server.graphs[first.manifest.graph_digest] = first.graph
+    server.push(first.bundle, first.manifest.version)
+    await it.event("policy_swapped")
+
+
+async def newer(it: Device, version: int) -> Policy:
+    """The policy that is newer than a version."""
+    policy = await asyncio.to_thread(it.policies.wait_newer, version, WAIT_S)
+    assert policy is not None
+    return policy
+
+
+@asyncs
+async def test_a_delta_becomes_the_very_policy_that_was_signed(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    first, second = (publisher.publish(v, weights=publisher.weights(v)) for v in (1, 2))
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        assert server.requests[0].accepts_delta
+        server.push(delta_of(first, second), 2, kind=pb.PAYLOAD_KIND_DELTA)
+        assert (await newer(it, 1)).digest == second.manifest.digest
+        held = it.policies.held(Base.of(second.manifest))
+        assert held == decode_bundle(second.bundle)
+        assert len(server.requests) == 1
+
+
+@asyncs
+async def test_a_delta_from_a_version_that_is_not_held_is_counted_told_and_made_good(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    first, lost, third, fourth = (publisher.publish(v) for v in (1, 2, 3, 4))
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        server.push(delta_of(lost, third), 3, kind=pb.PAYLOAD_KIND_DELTA)
+        assert (await it.event("delta_refused"))["reason"] == "base"
+        await server.watched(2)
+        assert not server.requests[1].accepts_delta
+        assert it.policies.rejections == {"base": 1}
+        server.push(third.bundle, 3)
+        await newer(it, 1)
+        await server.watched(3)  # deltas are welcome again
+        assert server.requests[2].accepts_delta
+        assert server.requests[2].have_version == 3
+        server.push(delta_of(third, fourth), 4, kind=pb.PAYLOAD_KIND_DELTA)
+        assert (await newer(it, 3)).version == 4
+
+
+HOSTILE: dict[str, Callable[[Signed, Signed], bytes]] = {
+    "malformed": lambda base, target: b"\xff" * 40,
+    "cut": lambda base, target: delta_of(base, target)[:-9],
+    "of another base": lambda base, target: delta_of(
+        base, target, tensors=encode_delta({"w0": np.zeros(3, np.int8)}, {})
+    ),
+    "of other tensors": lambda base, target: delta_of(base, target, tensors=encode_delta({}, {})),
+    "too large": lambda base, target: delta_of(
+        base,
+        target,
+        tensors=frame(
+            tensor_pb2.TensorSetDelta(
+                tensors=[
+                    tensor_pb2.TensorDelta(
+                        name="w",
+                        coding=tensor_pb2.TENSOR_CODING_WHOLE,
+                        dtype=tensor_pb2.D_TYPE_INT8,
+                        shape=[2**31, 2**31],
+                        stream_bytes=[0],
+                    )
+                ]
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(HOSTILE))
+@asyncs
+async def test_a_hostile_delta_is_refused_and_the_whole_policy_asked_for(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher, kind: str
+) -> None:
+    port = free_port()
+    first, second = publisher.publish(1), publisher.publish(2)
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        server.push(HOSTILE[kind](first, second), 2, kind=pb.PAYLOAD_KIND_DELTA)
+        assert (await it.event("delta_refused"))["reason"] in {"delta", "digest"}
+        assert it.policies.rejections.total() == 1
+        assert it.policies.current is not None
+        assert it.policies.current.version == 1
+        await server.watched(2)
+        assert not server.requests[1].accepts_delta
+        server.push(second.bundle, 2)
+        assert (await newer(it, 1)).digest == second.manifest.digest
+
+
+@asyncs
+async def test_a_delta_that_nobody_else_signed_is_refused_and_nothing_more_is_asked_for(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher, foreign: Publisher
+) -> None:
+    port = free_port()
+    first = publisher.publish(1)
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        forged = delta_of(first, foreign.publish(2))
+        server.push(forged, 2, kind=pb.PAYLOAD_KIND_DELTA)
+        assert (await it.event("policy_rejected"))["reason"] == "signature"
+        assert len(server.requests) == 1
+
+
+@asyncs
+async def test_a_policy_that_is_refused_whole_too_is_not_asked_for_again_and_again(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    first, third = publisher.publish(1), publisher.publish(3)
+    broken = publisher.publish(2, tensors_digest=bytes(32))
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        server.push(delta_of(first, broken), 2, kind=pb.PAYLOAD_KIND_DELTA)
+        await it.event("delta_refused")
+        server.push(broken.bundle, 2)
+        assert (await it.event("policy_rejected"))["reason"] == "digest"
+        server.push(third.bundle, 3)
+        await newer(it, 1)
+        assert len(server.requests) <= 3
+
+
+@asyncs
+async def test_a_transfer_that_broke_off_is_gone_on_with(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    good = publisher.publish(1)
+    payload, digest = good.bundle, sha256(good.bundle)
+    async with device(pki, port, tmp_path, publisher) as it:
+        async with served(pki, port) as server:
+            server.graphs[good.manifest.graph_digest] = good.graph
+            server.parts.put_nowait(
+                [pb.Part(version=1, total_bytes=len(payload), data=payload[:700], digest=digest)]
+            )
+            while it.downlink.bytes_down < 700:  # noqa: ASYNC110 - it lies behind a connection
+                await asyncio.sleep(0)
+        async with served(pki, port) as server:
+            server.graphs[good.manifest.graph_digest] = good.graph
+            await server.watched(1)
+            asked = server.requests[0]
+            assert (asked.partial_digest, asked.partial_bytes) == (digest, 700)
+            rest = pb.Part(
+                version=1, total_bytes=len(payload), offset=700, data=payload[700:], digest=digest
+            )
+            server.parts.put_nowait([rest])
+            assert (await newer(it, 0)).version == 1
+
+
+@asyncs
+async def test_what_acts_is_reported_at_once_and_after_a_refusal(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher, foreign: Publisher
+) -> None:
+    port = free_port()
+    first = publisher.publish(1)
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        await server.reported(1)
+        told = server.reports[-1]
+        assert (told.fleet, told.device_id, told.run_id) == (FLEET, DEVICE, RUN_ID)
+        assert told.digest == first.manifest.digest
+        before = len(server.reports)
+        server.push(foreign.publish(2).bundle, 2)
+        await it.event("policy_rejected")
+        await server.reported(1, more_than=before)
+        policy = it.policies.current
+        assert policy is not None
+        await asyncio.to_thread(it.policies.condemn, policy, "non_finite")
+        await server.reported(0)

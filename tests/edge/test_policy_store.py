@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import rover_spec
 
-from edge_agent import policy_store
+from edge_agent import policy_files, policy_store
 from edge_agent.actor import Actor
 from edge_agent.policy_store import PolicyStore
 from shoal.errors import ConnectionFailed, PolicyRejected, ShoalError
@@ -145,7 +145,7 @@ def test_a_graph_over_the_limit_is_refused(
 ) -> None:
     store = device.start()
     published = publisher.publish(1)
-    monkeypatch.setattr(policy_store, "MAX_GRAPH_BYTES", len(published.graph) - 1)
+    monkeypatch.setattr(policy_files, "MAX_GRAPH_BYTES", len(published.graph) - 1)
     refuse(store, published, "size")
 
 

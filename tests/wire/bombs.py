@@ -8,11 +8,13 @@ from __future__ import annotations
 import resource
 import struct
 import sys
+import zlib
 from collections.abc import Callable
 
 import numpy as np
 import zstandard
 
+from shoal.delta import decode_delta
 from shoal.errors import WireError
 from shoal.policy import MAX_BUNDLE_BYTES, decode_golden
 from shoal.ranges import Ranges
@@ -66,6 +68,24 @@ def _tensor_of_shape(shape: list[int]) -> None:
     decode_tensor(tensor_pb2.Tensor(dtype=tensor_pb2.D_TYPE_FLOAT64, shape=shape))
 
 
+def _delta_of(*, shape: list[int], data: bytes = b"") -> None:
+    whole = tensor_pb2.TensorDelta(
+        name="w",
+        coding=tensor_pb2.TENSOR_CODING_WHOLE,
+        dtype=tensor_pb2.D_TYPE_INT8,
+        shape=shape,
+        stream_bytes=[len(data)],
+        data=data,
+    )
+    delta = frame(tensor_pb2.TensorSetDelta(tensors=[whole]))
+    decode_delta({}, delta, max_bytes=MAX_BUNDLE_BYTES)
+
+
+def _framed(payload: bytes) -> bytes:
+    head = frame(tensor_pb2.TensorSetDelta())
+    return head[:4] + struct.pack("<I", zlib.crc32(payload)) + payload
+
+
 def _many_spans() -> None:
     spans = [tensor_pb2.Span(start=2 * n, stop=2 * n + 1) for n in range(20_000)]
     data = frame(device_pb2.Ack(runs=[device_pb2.RunAck(settled=spans)]))
@@ -96,6 +116,23 @@ BOMBS: dict[str, Callable[[], object]] = {
     "empty_golden_tensors": lambda: decode_golden(b"\x0a\x00" * (MAX_BUNDLE_BYTES // 2)),
     "a_shape_of_exabytes": lambda: _tensor_of_shape([2**32 - 1] * 8),
     "a_shape_of_nothing_times_exabytes": lambda: _tensor_of_shape([0] + [2**32 - 1] * 7),
+    "a_delta_of_exabytes": lambda: _delta_of(shape=[2**32 - 1] * 8),
+    "a_delta_over_the_limit": lambda: _delta_of(shape=[MAX_BUNDLE_BYTES + 1]),
+    "a_delta_whose_stream_says_an_exabyte": lambda: _delta_of(shape=[MIB], data=header_of(2**60)),
+    "a_delta_whose_stream_holds_too_much": lambda: _delta_of(
+        shape=[MIB], data=compress(b"\x01", 1024 * MIB)
+    ),
+    "a_delta_whose_stream_holds_more_than_it_says": lambda: _delta_of(
+        shape=[100_000], data=lie(compress(b"\x01", 512 * MIB), 100_000)
+    ),
+    "a_delta_of_many_tensors": lambda: decode_delta(
+        {}, _framed(b"\x0a\x00" * MIB), max_bytes=MAX_BUNDLE_BYTES
+    ),
+    "a_delta_of_many_streams": lambda: decode_delta(
+        {},
+        _framed(field(1, field(5, bytes(MIB)))),
+        max_bytes=MAX_BUNDLE_BYTES,
+    ),
     "many_spans": _many_spans,
     "empty_messages_in_a_frame": lambda: _ack_of(b"\x12\x00"),
     "a_frame_over_its_limit": lambda: unframe(device_pb2.Ack, bytes(MAX_CONTROL_BYTES + 1)),

@@ -21,17 +21,20 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
 
+from shoal.delta import encode_delta
 from shoal.policy import (
     Bundle,
     Golden,
     Manifest,
+    decode_bundle,
     decode_manifest,
     encode_bundle,
     encode_golden,
     encode_manifest,
     sha256,
 )
-from shoal.tensors import encode_tensors
+from shoal.policy_delta import PolicyDelta, encode_policy_delta
+from shoal.tensors import Array, encode_tensors
 from shoal.trajectory import encode_chunk, encode_envelope
 from shoal.v1 import (
     device_pb2,
@@ -54,7 +57,7 @@ MODULES = (
     tensor_pb2,
     trajectory_pb2,
 )
-FRAMED = {"TrajectoryEnvelope", "Status", "Telemetry", "Event", "Ack"}
+FRAMED = {"TensorSetDelta", "TrajectoryEnvelope", "Status", "Telemetry", "Event", "Ack"}
 
 
 def message_types() -> dict[str, type[Message]]:
@@ -129,6 +132,33 @@ def _policy() -> tuple[bytes, bytes, bytes, bytes]:
         tensors,
         golden,
     )
+
+
+def _delta_tensors() -> tuple[bytes, bytes]:
+    """Tensors, and the same after some steps: coded by gaps, differences and whole."""
+    base: dict[str, Array] = {
+        "bias": np.arange(8, dtype=np.int32),
+        "gone": np.zeros(2, np.float32),
+        "weight": np.arange(-50, 50, dtype=np.int8),
+    }
+    target = {
+        "bias": base["bias"] - 3,
+        "new": np.full((), 0.25, np.float32),
+        "weight": base["weight"] + (np.arange(100) % 17 == 0).astype(np.int8),
+    }
+    return encode_tensors(base), encode_delta(base, target)
+
+
+def _tensor_delta() -> tensor_pb2.TensorDelta:
+    tensors = unframe(tensor_pb2.TensorSetDelta, _delta_tensors()[1]).tensors
+    return next(each for each in tensors if each.name == "new")
+
+
+def _policy_delta() -> bytes:
+    bundle = decode_bundle(_policy()[1])
+    manifest = replace(decode_manifest(bundle.manifest), version=8)
+    target = replace(bundle, manifest=encode_manifest(manifest))
+    return encode_policy_delta(PolicyDelta.between(bundle, target))
 
 
 def _manifest_that_asks_for_more() -> bytes:
@@ -335,6 +365,28 @@ def _messages() -> dict[str, Message]:
         "GetGraphRequest": parameter_server_pb2.GetGraphRequest(fleet="farm", digest=DIGEST),
         "GetPolicyRequest": parameter_server_pb2.GetPolicyRequest(fleet="farm", version=7),
         "Part": parameter_server_pb2.Part(version=7, total_bytes=9, offset=3, data=b"shoals"),
+        "WatchRequest.2": parameter_server_pb2.WatchRequest(
+            fleet="farm",
+            device_id="pi-1",
+            have_version=6,
+            have_digest=DIGEST,
+            accepts_delta=True,
+            partial_digest=DIGEST,
+            partial_bytes=262_144,
+        ),
+        "Part.2": parameter_server_pb2.Part(
+            version=7,
+            total_bytes=9,
+            offset=3,
+            data=b"shoals",
+            kind=parameter_server_pb2.PAYLOAD_KIND_DELTA,
+            digest=DIGEST,
+        ),
+        "ReportActiveRequest": parameter_server_pb2.ReportActiveRequest(
+            fleet="farm", device_id="pi-1", run_id=RUN_ID, version=7, digest=DIGEST
+        ),
+        "ReportActiveResponse": parameter_server_pb2.ReportActiveResponse(),
+        "TensorDelta": _tensor_delta(),
     }
 
 
@@ -349,7 +401,9 @@ def _bytes() -> dict[str, bytes]:
         "PolicyManifest.2": _manifest_that_asks_for_more(),
         "PolicyManifest.3": _manifest_with_a_float_twin(),
         "PolicyBundle": bundle,
+        "PolicyDelta": _policy_delta(),
         "TensorSet": tensors,
+        "TensorSetDelta": _delta_tensors()[1],
         "TensorSet.golden": golden,
         "TensorSet.golden_memory": _golden_of_a_policy_with_memory(),
     }

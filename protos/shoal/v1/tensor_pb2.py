@@ -24,19 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/tensor.proto\x12\x08shoal.v1\"S\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x05\x64type\x18\x02 \x01(\x0e\x32\x0f.shoal.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\".\n\tTensorSet\x12!\n\x07tensors\x18\x01 \x03(\x0b\x32\x10.shoal.v1.Tensor\"#\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04stop\x18\x02 \x01(\x04*\xd8\x01\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x44_TYPE_BOOL\x10\x01\x12\x10\n\x0c\x44_TYPE_UINT8\x10\x02\x12\x0f\n\x0b\x44_TYPE_INT8\x10\x03\x12\x11\n\rD_TYPE_UINT16\x10\x04\x12\x10\n\x0c\x44_TYPE_INT16\x10\x05\x12\x10\n\x0c\x44_TYPE_INT32\x10\x06\x12\x10\n\x0c\x44_TYPE_INT64\x10\x07\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x08\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\t\x12\x12\n\x0e\x44_TYPE_FLOAT64\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/tensor.proto\x12\x08shoal.v1\"S\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x05\x64type\x18\x02 \x01(\x0e\x32\x0f.shoal.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\".\n\tTensorSet\x12!\n\x07tensors\x18\x01 \x03(\x0b\x32\x10.shoal.v1.Tensor\"\xa9\x01\n\x0bTensorDelta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06\x63oding\x18\x02 \x01(\x0e\x32\x16.shoal.v1.TensorCoding\x12\x1e\n\x05\x64type\x18\x03 \x01(\x0e\x32\x0f.shoal.v1.DType\x12\r\n\x05shape\x18\x04 \x03(\r\x12\x14\n\x0cstream_bytes\x18\x05 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x11\n\tgap_bytes\x18\x07 \x01(\r\"I\n\x0eTensorSetDelta\x12&\n\x07tensors\x18\x01 \x03(\x0b\x32\x15.shoal.v1.TensorDelta\x12\x0f\n\x07removed\x18\x02 \x03(\t\"#\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04stop\x18\x02 \x01(\x04*\xd8\x01\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x44_TYPE_BOOL\x10\x01\x12\x10\n\x0c\x44_TYPE_UINT8\x10\x02\x12\x0f\n\x0b\x44_TYPE_INT8\x10\x03\x12\x11\n\rD_TYPE_UINT16\x10\x04\x12\x10\n\x0c\x44_TYPE_INT16\x10\x05\x12\x10\n\x0c\x44_TYPE_INT32\x10\x06\x12\x10\n\x0c\x44_TYPE_INT64\x10\x07\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x08\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\t\x12\x12\n\x0e\x44_TYPE_FLOAT64\x10\n*\x9a\x01\n\x0cTensorCoding\x12\x1d\n\x19TENSOR_CODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18TENSOR_CODING_BIT_PLANES\x10\x01\x12\x1c\n\x18TENSOR_CODING_DIFFERENCE\x10\x02\x12\x17\n\x13TENSOR_CODING_WHOLE\x10\x03\x12\x16\n\x12TENSOR_CODING_GAPS\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=206
-  _globals['_DTYPE']._serialized_end=422
+  _globals['_DTYPE']._serialized_start=453
+  _globals['_DTYPE']._serialized_end=669
+  _globals['_TENSORCODING']._serialized_start=672
+  _globals['_TENSORCODING']._serialized_end=826
   _globals['_TENSOR']._serialized_start=35
   _globals['_TENSOR']._serialized_end=118
   _globals['_TENSORSET']._serialized_start=120
   _globals['_TENSORSET']._serialized_end=166
-  _globals['_SPAN']._serialized_start=168
-  _globals['_SPAN']._serialized_end=203
+  _globals['_TENSORDELTA']._serialized_start=169
+  _globals['_TENSORDELTA']._serialized_end=338
+  _globals['_TENSORSETDELTA']._serialized_start=340
+  _globals['_TENSORSETDELTA']._serialized_end=413
+  _globals['_SPAN']._serialized_start=415
+  _globals['_SPAN']._serialized_end=450
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,143 @@
+"""A policy version as it differs from one that the device holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.delta import decode_delta, encode_delta
+from shoal.errors import LimitExceeded, PolicyRejected, WireError
+from shoal.policy import (
+    MAX_BUNDLE_BYTES,
+    SIGNATURE_BYTES,
+    Bundle,
+    Manifest,
+    decode_manifest,
+    encode_bundle,
+)
+from shoal.tensors import decode_tensors, encode_tensors
+from shoal.v1 import policy_pb2 as pb
+from shoal.wire import parse
+
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Names a policy that another is told by.
+
+    Attributes:
+        version: Its number; golden vectors hang on it.
+        digest: Its manifest's `digest`, 32 bytes: graph and tensors hang on it.
+    """
+
+    version: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Base:
+        """What names the policy of a manifest."""
+        return cls(manifest.version, manifest.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDelta:
+    """What turns the bundle of one version into that of another.
+
+    Attributes:
+        manifest: Of the version it leads to, exactly the bytes that were signed.
+        signature: As in its bundle.
+        base: The version it starts from.
+        tensors: What `encode_delta` gave.
+        golden: The same, of the golden vectors.
+    """
+
+    manifest: bytes
+    signature: bytes
+    base: Base
+    tensors: bytes
+    golden: bytes
+
+    @classmethod
+    def between(cls, base: Bundle, target: Bundle) -> PolicyDelta:
+        """Codes one version by another.
+
+        Raises:
+            WireError: A bundle is malformed.
+        """
+        return cls(
+            manifest=target.manifest,
+            signature=target.signature,
+            base=Base.of(decode_manifest(base.manifest)),
+            tensors=encode_delta(decode_tensors(base.tensors), decode_tensors(target.tensors)),
+            golden=encode_delta(decode_tensors(base.golden), decode_tensors(target.golden)),
+        )
+
+    def restore(self, base: Bundle) -> bytes:
+        """The serialized bundle of the version it leads to.
+
+        It is not trusted yet, and no more than whoever sent the delta; but tensors and golden
+        vectors are those that were signed if their digests are.
+
+        Args:
+            base: The bundle of `self.base`.
+
+        Raises:
+            LimitExceeded: It would be larger than any policy.
+            WireError: It is malformed, or not against this base.
+        """
+        tensors = decode_delta(
+            decode_tensors(base.tensors), self.tensors, max_bytes=MAX_BUNDLE_BYTES
+        )
+        golden = decode_delta(decode_tensors(base.golden), self.golden, max_bytes=MAX_BUNDLE_BYTES)
+        bundle = Bundle(
+            manifest=self.manifest,
+            signature=self.signature,
+            tensors=encode_tensors(tensors),
+            golden=encode_tensors(golden),
+        )
+        return encode_bundle(bundle)
+
+
+def encode_policy_delta(delta: PolicyDelta) -> bytes:
+    """Serializes a delta."""
+    return pb.PolicyDelta(
+        manifest=delta.manifest,
+        signature=delta.signature,
+        base_version=delta.base.version,
+        base_digest=delta.base.digest,
+        tensors=delta.tensors,
+        golden=delta.golden,
+    ).SerializeToString(deterministic=True)
+
+
+def decode_policy_delta(data: bytes, *, max_bytes: int = MAX_BUNDLE_BYTES) -> PolicyDelta:
+    """Reads a delta; nothing in it is trusted yet, and no tensor was decoded.
+
+    Raises:
+        LimitExceeded: `data` is longer than `max_bytes`.
+        WireError: It is malformed.
+    """
+    if len(data) > max_bytes:
+        raise LimitExceeded(f"policy delta: {len(data)} bytes, the limit is {max_bytes}")
+    message = parse(pb.PolicyDelta, data)
+    if len(message.signature) != SIGNATURE_BYTES or len(message.base_digest) != DIGEST_BYTES:
+        raise WireError(
+            f"policy delta: the signature must be {SIGNATURE_BYTES} bytes, the base's digest "
+            f"{DIGEST_BYTES}"
+        )
+    return PolicyDelta(
+        manifest=message.manifest,
+        signature=message.signature,
+        base=Base(message.base_version, message.base_digest),
+        tensors=message.tensors,
+        golden=message.golden,
+    )
+
+
+def no_base(base: Base) -> PolicyRejected:
+    """What a device answers that does not hold the base: the reason is `base`."""
+    return PolicyRejected(
+        "base",
+        f"a delta starts from policy {base.version} ({base.digest.hex()[:12]}), which is not "
+        "here: the whole policy is needed",
+    )

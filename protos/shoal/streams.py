@@ -1,0 +1,120 @@
+"""Streams of bytes of sizes that the reader knows: as they are, shorter by zstd, or left out.
+
+Nothing is allocated but what the reader asks for: a stream that says another size is refused first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from shoal.errors import WireError
+
+Bytes = NDArray[np.uint8]
+_ZSTD_LEVEL: Final = 3
+_FEWEST_BYTES: Final = 12  # a zstd frame of anything takes more
+_ENTROPY: Final = zstandard.ZstdCompressionParameters(
+    strategy=zstandard.STRATEGY_FAST,
+    min_match=7,
+    window_log=17,
+    hash_log=6,
+    chain_log=6,
+    search_log=1,
+    write_content_size=1,
+)
+"""Next to no search: in noise, matches are found that cost more than the Huffman coder alone."""
+
+
+def pack(raw: bytes, *, noise: bool = False) -> bytes:
+    """A stream as it travels: empty where it is all zeros, never longer than `raw`.
+
+    Args:
+        raw: The stream.
+        noise: Whether its bytes are unequally frequent, and nothing else.
+    """
+    if not raw.strip(b"\x00"):
+        return b""
+    if len(raw) < _FEWEST_BYTES:
+        return raw
+    compressor = (
+        zstandard.ZstdCompressor(compression_params=_ENTROPY)
+        if noise
+        else zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+    )
+    packed = compressor.compress(raw)
+    return packed if len(packed) < len(raw) else raw
+
+
+def unpack(data: bytes, size: int) -> bytes:
+    """The `size` bytes that `pack` was given.
+
+    Raises:
+        WireError: It is not a stream of that size.
+    """
+    if not data:
+        return bytes(size)
+    if len(data) == size:
+        return data
+    try:
+        said = zstandard.frame_content_size(data)
+        if said != size:
+            raise WireError(f"stream: it says {said} bytes, and must have {size}")
+        raw = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(
+            data, max_output_size=size, allow_extra_data=False
+        )
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise WireError(f"stream: cannot be decompressed ({error})") from error
+    if len(raw) != size:
+        raise WireError(f"stream: {len(raw)} bytes once decompressed, it must have {size}")
+    return raw
+
+
+class StreamReader:
+    """Takes one stream after the other.
+
+    reader = StreamReader(data, [9, 0, 3])
+    changed = reader.take(25)       # uint8 [25]
+    reader.end()
+    """
+
+    def __init__(self, data: bytes, sizes: Sequence[int]) -> None:
+        """Starts at the first.
+
+        Args:
+            data: The streams as they travelled, one after the other.
+            sizes: Bytes of each there.
+
+        Raises:
+            WireError: Sizes and data do not agree.
+        """
+        if sum(sizes) != len(data):
+            raise WireError(f"streams: {sum(sizes)} bytes were said, there are {len(data)}")
+        self._data = data
+        self._sizes = iter(sizes)
+        self._at = 0
+
+    def take(self, size: int) -> Bytes:
+        """The next one, uint8 `[size]`, read-only.
+
+        Raises:
+            WireError: There is none, or it is not of that size.
+        """
+        length = next(self._sizes, None)
+        if length is None:
+            raise WireError("streams: one is missing")
+        data = self._data[self._at : self._at + length]
+        self._at += length
+        return np.frombuffer(unpack(data, size), np.uint8)
+
+    def end(self) -> None:
+        """Makes sure that all were taken.
+
+        Raises:
+            WireError: There are more.
+        """
+        if next(self._sizes, None) is not None:
+            raise WireError("streams: there are more than were asked for")
