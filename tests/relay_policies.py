@@ -25,19 +25,23 @@ class SmallPolicy:
     agreement: float = 0.996
 
 
-def small_policy(seed: int) -> SmallPolicy:
+def small_policy(seed: int, weights: int) -> SmallPolicy:
     golden = Golden(
         observations=np.zeros((1, 4), np.float32),
         noise=np.zeros((1, 2), np.float32),
         actions=np.array([1]),
         log_probs=np.array([-0.5], np.float32),
     )
-    return SmallPolicy({"weight.0": np.full(64, seed % 100, np.int8)}, golden)
+    weight = np.random.default_rng(0).integers(-63, 64, weights).astype(np.int8)
+    weight[seed % weights] ^= 1
+    return SmallPolicy({"weight.0": weight}, golden)
 
 
-def publish(log: PolicyLog, *, graph: bytes = GRAPH, twin: bytes | None = TWIN_GRAPH) -> Published:
+def publish(
+    log: PolicyLog, *, graph: bytes = GRAPH, twin: bytes | None = TWIN_GRAPH, weights: int = 64
+) -> Published:
     return log.publish(
-        small_policy(log.highest_version),
+        small_policy(log.highest_version, weights),
         graph=graph,
         updates=16,
         spec_fingerprint=bytes(32),

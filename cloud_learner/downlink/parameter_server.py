@@ -15,7 +15,7 @@ from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
 from cloud_learner.gradients.service import GradientService
-from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
+from cloud_learner.grpc_server import Context, peer_is_relay, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
 from shoal.logs import get_logger
@@ -251,8 +251,8 @@ class ParameterServer(rpc.ParameterServerServicer):
     async def ReportActive(  # noqa: N802 - the name in the proto
         self, request: pb.ReportActiveRequest, context: Context
     ) -> pb.ReportActiveResponse:
-        """Notes what a device acts with now."""
-        device_id = await self._require_device(request, context)
+        """Notes what a device acts with now; a relay tells it for those behind it."""
+        device_id = await self._require_reporter(request, context)
         await require_fleet(context, request.fleet, self._fleet)
         digest_bytes = DIGEST_BYTES if request.version else 0
         if (
@@ -297,6 +297,14 @@ class ParameterServer(rpc.ParameterServerServicer):
                 '"trajectories" on the device',
             )
         return self._gradients
+
+    async def _require_reporter(self, request: pb.ReportActiveRequest, context: Context) -> str:
+        if not peer_is_relay(context):
+            return await self._require_device(request, context)
+        try:
+            return check_device_id(request.device_id)
+        except ConfigError as error:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def _require_device(
         self, request: pb.WatchRequest | pb.ReportActiveRequest, context: Context

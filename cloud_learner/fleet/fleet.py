@@ -22,7 +22,6 @@ STALE_AFTER_S: Final = 15.0
 WARN_AGAIN_S: Final = 60.0
 MAX_BIRTHS: Final = 64
 """Births that wait while no space is known; later ones tell nothing more."""
-_ALIVE = (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
 _log = get_logger("fleet")
 
 
@@ -238,7 +237,7 @@ class Fleet:
             for device_id, record in self._devices.items()
             if device_id not in self._misfits
             and record.status is not None
-            and record.health(now_s, stale_after_s=STALE_AFTER_S).state in _ALIVE
+            and record.alive(now_s, stale_after_s=STALE_AFTER_S)
         }
 
     def is_gone(self, device_id: str, run_id: bytes) -> bool:
@@ -248,8 +247,7 @@ class Fleet:
             return False
         if record.status.run_id != run_id:
             return run_id in record.ended_runs
-        health = record.health(self._clock(), stale_after_s=STALE_AFTER_S)
-        return health.state not in _ALIVE
+        return not record.alive(self._clock(), stale_after_s=STALE_AFTER_S)
 
     def steps_per_s(self, device_id: str) -> float:
         """Transitions a second that a device makes, as last reported; 0: unknown."""

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 
-from cloud_learner.downlink.parameter_server import DIGEST_BYTES, ParameterServer
+from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_source import PolicySource
-from cloud_learner.grpc_server import Context, peer_is_relay, peer_name, refuse, require_fleet
+from cloud_learner.grpc_server import Context, refuse
 from cloud_learner.relay.active_reports import ActiveReport
-from shoal.noise import RUN_ID_BYTES
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import update_pb2
 
@@ -40,33 +39,17 @@ class RelayServer(ParameterServer):
             note_active: Told what a device acts with.
         """
         super().__init__(policies, fleet=fleet)
-        self._served = fleet
         self._note_active = note_active
 
     async def ReportActive(  # noqa: N802 - the name in the proto
         self, request: pb.ReportActiveRequest, context: Context
     ) -> pb.ReportActiveResponse:
         """Takes what a device acts with, to tell it upstream."""
-        name = peer_name(context)
-        if request.device_id != name and not peer_is_relay(context):
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}, the call says {request.device_id[:80]!r}: a "
-                "device reports under its own name",
-            )
-        await require_fleet(context, request.fleet, self._served)
-        if len(request.digest) != DIGEST_BYTES or len(request.run_id) != RUN_ID_BYTES:
-            await refuse(
-                context,
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"digest and run_id have {len(request.digest)} and {len(request.run_id)} bytes: "
-                f"send {DIGEST_BYTES} and {RUN_ID_BYTES}",
-            )
+        response = await super().ReportActive(request, context)
         self._note_active(
             ActiveReport(request.device_id, request.run_id, request.version, request.digest)
         )
-        return pb.ReportActiveResponse()
+        return response
 
     async def GetWeights(  # noqa: N802 - the name in the proto
         self,

@@ -36,6 +36,7 @@ from shoal.policy import (
     decode_manifest,
     sha256,
 )
+from shoal.policy_delta import Base, decode_policy_delta, no_base
 
 FetchGraph = Callable[[bytes], bytes]
 """Gives the graph of a sha256; its errors pass through."""
@@ -134,6 +135,28 @@ class RelayStore:
             bundle_bytes=len(data),
         )
         return published
+
+    def accept_delta(self, data: bytes, fetch_graph: FetchGraph) -> Published:
+        """Proves a policy that came as a delta exactly as one that came whole.
+
+        Args:
+            data: A serialized `PolicyDelta`, not trusted.
+            fetch_graph: As for `accept`.
+
+        Raises:
+            PolicyRejected: As `accept`; or with the reason `base`, what it starts from is not here,
+                or `delta`, it is malformed.
+            PolicyLogError: The disk refused.
+        """
+        try:
+            delta = decode_policy_delta(data)
+            base = self.get(delta.base.version)
+            if base is None or Base.of(base.manifest) != delta.base:
+                raise no_base(delta.base)
+            whole = delta.restore(decode_bundle(base.bundle))
+        except WireError as error:
+            raise PolicyRejected("delta", f"a policy delta cannot be used: {error}") from error
+        return self.accept(whole, fetch_graph)
 
     # ------------------------------------------------------------------------ as a policy source
 

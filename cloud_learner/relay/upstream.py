@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +18,7 @@ from cloud_learner.relay.relay_store import RelayStore
 from shoal.errors import PolicyRejected, ShoalError, WireError
 from shoal.identity import Identity
 from shoal.logs import get_logger
+from shoal.noise import RUN_ID_BYTES
 from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, Assembler, PayloadPart
 from shoal.services import backoff
 from shoal.v1 import parameter_server_pb2 as pb
@@ -107,6 +109,9 @@ class Upstream:
         self._on_policy = on_policy
         self._rng = rng or random.Random()
         self._attempt = 0
+        self._assembler = Assembler(MAX_BUNDLE_BYTES)
+        self._needs_whole = False
+        self._run_id = os.urandom(RUN_ID_BYTES)
         self._trouble: str | None = None
         self._unwanted: str | None = None
 
@@ -117,7 +122,9 @@ class Upstream:
                 async with open_channel(self._config, self._identity) as channel:
                     if await _is_reached(channel):
                         self._heard()
-                    await self._watch(ParameterServerStub(channel))  # or says why not
+                    server = ParameterServerStub(channel)
+                    while await self._watch(server):  # or it says why not
+                        pass
                 self._tell_trouble("the watch ended")
             except grpc.aio.AioRpcError as error:
                 self._tell_trouble(explain(error))
@@ -152,42 +159,58 @@ class Upstream:
         cap_s = self._config.backoff_cap_s
         await asyncio.sleep(backoff(attempt, base_s=BACKOFF_BASE_S, cap_s=cap_s, rng=self._rng))
 
-    async def _watch(self, server: ParameterServerStub) -> None:
+    async def _watch(self, server: ParameterServerStub) -> bool:
+        """Watches until upstream ends it, or it is to be watched in another way: True then."""
         newest = await asyncio.to_thread(self._store.newest)
         request = pb.WatchRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
             have_version=newest.version if newest is not None else 0,
             have_digest=newest.digest if newest is not None else b"",
+            accepts_delta=not self._needs_whole,
+            partial_digest=self._assembler.partial_digest,
+            partial_bytes=self._assembler.partial_bytes,
         )
-        assembler = Assembler(MAX_BUNDLE_BYTES)
         call = server.Watch(request)
         try:
             async for part in call:
-                bundle = self._take(assembler, part)
-                if bundle is not None:
-                    await self._offer(server, bundle)
+                payload = self._take(self._assembler, part)
+                if payload is None:
+                    continue
+                delta = part.kind == pb.PAYLOAD_KIND_DELTA
+                if delta and not request.accepts_delta:
+                    raise WireError("upstream sent a delta that was not asked for")
+                await self._offer(server, payload, delta=delta)
+                if self._needs_whole == request.accepts_delta:
+                    return True
         finally:
             call.cancel()  # else an error of ours would leave the stream open on the server
+        return False
 
     def _heard(self) -> None:
         self._attempt, self.connected = 0, True
         self._trouble = None
         _log.info("upstream_connected", host=self._config.host, port=self._config.port)
 
-    async def _offer(self, server: ParameterServerStub, bundle: bytes) -> None:
+    async def _offer(self, server: ParameterServerStub, payload: bytes, *, delta: bool) -> None:
         loop = asyncio.get_running_loop()
 
         def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
             return asyncio.run_coroutine_threadsafe(self._graph(server, digest), loop).result()
 
+        accept = self._store.accept_delta if delta else self._store.accept
         try:
-            published = await asyncio.to_thread(self._store.accept, bundle, fetch_graph)
+            published = await asyncio.to_thread(accept, payload, fetch_graph)
         except PolicyRejected as error:
             self.refused += 1
+            self._needs_whole |= delta  # until one is accepted: else both could go round for ever
             _log.warning("policy_rejected", reason=error.reason, problem=str(error))
             return
+        self._needs_whole = False
         self._on_policy(published)
+        # It acts with nothing, but holds it: the next delta may start from there.
+        held = ActiveReport(self._identity.name, self._run_id, published.version, published.digest)
+        self._reports.note(held)
 
     async def _graph(self, server: ParameterServerStub, digest: bytes) -> bytes:
         assembler = Assembler(MAX_GRAPH_BYTES)
@@ -204,7 +227,7 @@ class Upstream:
 
     def _take(self, assembler: Assembler, part: pb.Part) -> bytes | None:
         self.bytes_down += len(part.data)
-        return assembler.add(PayloadPart(part.total_bytes, part.offset, part.data))
+        return assembler.add(PayloadPart(part.total_bytes, part.offset, part.data, part.digest))
 
     async def _report(self, server: ParameterServerStub, batch: list[ActiveReport]) -> None:
         """Tells them one after the other; those that could not be told wait again."""

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from shoal.errors import LimitExceeded, WireError
 from shoal.v1 import tensor_pb2 as pb
-from shoal.wire import parse
+from shoal.wire import parse, take_fields
 
 Array = NDArray[Any]  # any dtype of DTYPES; narrowed where it is known
 
 MAX_TENSOR_BYTES = 256 * 1024 * 1024
 MAX_AXES = 8
+COPIED_BYTES = 64 * 1024
+"""A tensor of no more than this costs less to copy than to take apart."""
 DTYPES: Final[Mapping[pb.DType, np.dtype[Any]]] = {
     pb.D_TYPE_BOOL: np.dtype("?"),
     pb.D_TYPE_UINT8: np.dtype("u1"),
@@ -64,6 +66,30 @@ def decode_tensor(message: pb.Tensor) -> Array:
         LimitExceeded: The shape needs more than `MAX_TENSOR_BYTES`.
         WireError: The dtype is unknown, or shape and size do not agree.
     """
+    return _array(message, message.data)
+
+
+def read_tensor(payload: bytes | memoryview) -> Array:
+    """Reads a serialized tensor into a read-only array `[*shape]` that shares these very bytes.
+
+    Pictures are never copied; what is small, or does not lie as a processor likes it, is.
+
+    Raises:
+        LimitExceeded: The shape needs more than `MAX_TENSOR_BYTES`.
+        WireError: It is malformed, the dtype is unknown, or shape and size do not agree.
+    """
+    if len(payload) <= COPIED_BYTES:
+        return decode_tensor(parse(pb.Tensor, bytes(payload)))
+    message, found = take_fields(pb.Tensor, payload, (pb.Tensor.DATA_FIELD_NUMBER,))
+    array = _array(message, found.get(pb.Tensor.DATA_FIELD_NUMBER, b""))
+    if array.flags.aligned:
+        return array
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _array(message: pb.Tensor, data: bytes | memoryview) -> Array:
     dtype = DTYPES.get(message.dtype)
     if dtype is None:
         raise WireError(f"tensor {message.name[:80]!r}: unknown dtype code {message.dtype}")
@@ -74,13 +100,12 @@ def decode_tensor(message: pb.Tensor) -> Array:
         size *= axis
         if size > MAX_TENSOR_BYTES:
             raise LimitExceeded(f"tensor {message.name[:80]!r}: over {MAX_TENSOR_BYTES} bytes")
-    data = message.data  # protobuf copies them whenever they are asked for
     if size != len(data):
         raise WireError(
             f"tensor {message.name[:80]!r}: shape {tuple(message.shape)} of {dtype} needs {size} "
             f"bytes, there are {len(data)}"
         )
-    if dtype.kind == "b" and data.strip(b"\x00\x01"):
+    if dtype.kind == "b" and size and np.frombuffer(data, np.uint8).max() > 1:
         raise WireError(f"tensor {message.name[:80]!r}: a bool must be 0 or 1")
     try:
         return np.frombuffer(data, dtype).reshape(tuple(message.shape))

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import LimitExceeded, WireError
 from shoal.noise import RUN_ID_BYTES
-from shoal.tensors import Array, decode_tensor, encode_tensor
+from shoal.tensors import Array, encode_tensor, read_tensor
 from shoal.v1 import trajectory_pb2 as pb
-from shoal.wire import frame, parse, unframe
+from shoal.wire import frame, take_fields, unframe
 
 MAX_ENVELOPE_BYTES = 1024 * 1024  # a broker's usual limit; 96 KiB is what chunks should aim for
 MAX_BODY_BYTES = 64 * 1024 * 1024  # a chunk once decompressed
@@ -43,6 +43,13 @@ class Episode(NamedTuple):
     length: int
 
 
+_COLUMNS: Final = {
+    field.name: field.number
+    for field in pb.TrajectoryChunk.DESCRIPTOR.fields
+    if field.message_type is pb.TrajectoryChunk.DESCRIPTOR.fields_by_name["rewards"].message_type
+}
+"""The numbers of the tensors of a chunk, by name."""
+_COLUMN_NUMBERS: Final = frozenset(_COLUMNS.values())
 # No Python code for each: a short episode ends a hundred times in a large chunk.
 _episode_fields: Final = attrgetter(*Episode._fields)
 _episode: Final = partial(tuple.__new__, Episode)
@@ -165,7 +172,9 @@ def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
         LimitExceeded: It says it is larger than `max_bytes`; it was not decompressed.
         WireError: It is malformed or inconsistent in itself.
     """
-    message = parse(pb.TrajectoryChunk, _decompress(body, max_bytes))
+    message, columns = take_fields(
+        pb.TrajectoryChunk, _decompress(body, max_bytes), _COLUMN_NUMBERS
+    )
     if len(message.policy_digest) != DIGEST_BYTES or len(message.spec_fingerprint) != DIGEST_BYTES:
         raise WireError(f"chunk: digests must be {DIGEST_BYTES} bytes")
     chunk = Chunk(
@@ -173,21 +182,11 @@ def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
         policy_version=message.policy_version,
         policy_digest=message.policy_digest,
         first_step=message.first_step,
-        observations=decode_tensor(message.observations),
-        actions=decode_tensor(message.actions),
-        log_probs=decode_tensor(message.log_probs),
-        rewards=decode_tensor(message.rewards),
-        terminated=decode_tensor(message.terminated),
-        truncated=decode_tensor(message.truncated),
-        final_index=decode_tensor(message.final_index),
-        final_observations=decode_tensor(message.final_observations),
-        episodes=tuple(
-            [Episode(e.env, e.step, e.total_return, e.length) for e in message.episodes]
-        ),
+        episodes=tuple(map(_episode, map(_episode_fields, message.episodes))),
         **{
-            name: decode_tensor(getattr(message, name))
-            for name in _OPTIONAL
-            if message.HasField(name)
+            name: read_tensor(columns.get(number, b""))
+            for name, number in _COLUMNS.items()
+            if number in columns or name not in _OPTIONAL
         },
     )
     _check_columns(chunk)

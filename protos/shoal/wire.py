@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Collection
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -22,6 +23,7 @@ HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 256 * 1024  # status, telemetry, event, ack
 MAX_RECORDS = 65_536  # fields of one large message; a parser spends up to 40 times their bytes
 _BYTES = 2  # the wire type of what says its length
+_GROUP = (3, 4)  # wire types that nothing of ours writes
 _COUNT_OVER_BYTES = 64 * 1024  # below it no number of fields can take much memory
 
 M = TypeVar("M", bound=Message)
@@ -76,6 +78,61 @@ def parse(cls: type[M], payload: bytes) -> M:
     """
     if len(payload) > _COUNT_OVER_BYTES:
         _check_records(cls.DESCRIPTOR.name, payload)
+    return _parsed(cls, payload)
+
+
+def take_fields(
+    cls: type[M], payload: bytes | memoryview, numbers: Collection[int]
+) -> tuple[M, dict[int, memoryview]]:
+    """Parses a message but for some of its fields, whose bytes stay where they are, uncopied.
+
+    Args:
+        cls: The message type.
+        payload: Its bytes, which carry no frame.
+        numbers: Fields of bytes, or of messages, that may come once each.
+
+    Returns:
+        The rest of the message, and the bytes of those fields that are there, by number.
+
+    Raises:
+        LimitExceeded: There are more than `MAX_RECORDS` fields, counting repeated ones each time.
+        WireError: They are not a serialized `cls`, or one of these fields comes twice.
+    """
+    name, view, end = cls.DESCRIPTOR.name, memoryview(payload), len(payload)
+    found: dict[int, memoryview] = {}
+    kept: list[memoryview] = []
+    at = kept_from = 0
+    for _ in range(MAX_RECORDS):
+        if at >= end:
+            break
+        began = at
+        tag = payload[at]
+        if tag & 0x87 == _BYTES and at + 1 < end and payload[at + 1] < 0x80:  # noqa: PLR2004
+            start = at + 2  # the commonest by far: a short record of a low number
+            at = start + payload[at + 1]
+        else:
+            tag, at = _varint(name, view, at)
+            if tag & 7 in _GROUP:
+                raise WireError(f"{name}: cannot be parsed (it has a group)")
+            if tag & 7 != _BYTES:
+                at = _after_record(name, view, began)
+                continue
+            length, start = _varint(name, view, at)
+            at = start + length
+        if tag >> 3 in numbers:
+            if tag >> 3 in found:
+                raise WireError(f"{name}: field {tag >> 3} comes twice")
+            found[tag >> 3] = view[start:at]
+            kept.append(view[kept_from:began])
+            kept_from = at
+    if at > end:
+        raise WireError(f"{name}: cannot be parsed (it ends within a field)")
+    if at < end:
+        raise LimitExceeded(f"{name}: more than {MAX_RECORDS} fields")
+    return _parsed(cls, b"".join([*kept, view[kept_from:]])), found
+
+
+def _parsed(cls: type[M], payload: bytes) -> M:
     message = cls()
     try:
         message.ParseFromString(payload)
@@ -99,7 +156,7 @@ def _check_records(name: str, payload: bytes) -> None:
         raise LimitExceeded(f"{name}: more than {MAX_RECORDS} fields")
 
 
-def _after_record(name: str, payload: bytes, at: int) -> int:
+def _after_record(name: str, payload: bytes | memoryview, at: int) -> int:
     """Where the next record starts; what is in groups counts as records too."""
     tag, at = _varint(name, payload, at)
     match tag & 7:
@@ -118,7 +175,9 @@ def _after_record(name: str, payload: bytes, at: int) -> int:
             raise WireError(f"{name}: cannot be parsed (wire type {kind})")
 
 
-def _varint(name: str, payload: bytes, at: int) -> tuple[int, int]:
+def _varint(name: str, payload: bytes | memoryview, at: int) -> tuple[int, int]:
+    if at < len(payload) and payload[at] < 0x80:  # noqa: PLR2004 - one byte, as most are
+        return payload[at], at + 1
     value = 0
     for index, byte in enumerate(payload[at : at + 10]):
         value |= (byte & 0x7F) << (7 * index)

@@ -37,7 +37,7 @@ SHOAL, BARE = "shoal", "paho -> broker -> paho"
 RATIO_BAR, TRANSITIONS_BAR = 0.5, 300_000
 DISTINCT_CHUNKS = 32
 """Chunks that are recorded; devices send them in turn, each time under another number."""
-ENVS = {"cartpole": (CARTPOLE, 16, 256), "pixels": (PIXELS, 1, 256)}
+ENVS = {"cartpole": (CARTPOLE, 16, 256), "pixels": (PIXELS, 1, 128)}
 """By name: the environment, N, and T that give chunks below 96 KiB."""
 
 

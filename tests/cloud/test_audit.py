@@ -94,3 +94,14 @@ def test_refuses_a_ledger_that_makes_no_sense(ledger: pb.RunLedger) -> None:
 def test_ignores_what_a_ledger_says_of_chunks_that_were_not_made() -> None:
     spans = [tensor_pb2.Span(start=0, stop=9)]
     assert RunReport.from_pb(pb.RunLedger(produced=4, spooled=spans)).spooled == Ranges.upto(4)
+
+
+@given(st.lists(st.lists(st.sampled_from(FATES)), max_size=8))
+def test_the_sum_of_many_audits_is_what_adding_them_one_by_one_gives(
+    worlds: list[list[str]],
+) -> None:
+    audits = [audit_run(*world(fates)) for fates in worlds]
+    one_by_one = Audit()
+    for audit in audits:
+        one_by_one = one_by_one.plus(audit)
+    assert Audit.sum(audits) == one_by_one

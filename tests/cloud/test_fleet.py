@@ -379,3 +379,25 @@ def test_present_are_those_that_act_for_this_fleet_and_what_each_makes() -> None
 
 def _birth(device: SimDevice, state: pb.DeviceState) -> pb.Status:
     return pb.Status(device_id=device.device_id, run_id=device.run.run_id, state=state)
+
+
+@given(
+    state=st.sampled_from([None, ONLINE, EXPECTED, LOST]),
+    reported=st.booleans(),
+    later_s=st.floats(0.0, 2 * STALE_AFTER_S),
+    rejected=st.booleans(),
+)
+def test_a_device_is_alive_exactly_when_its_health_says_online_or_degraded(
+    *, state: pb.DeviceState | None, reported: bool, later_s: float, rejected: bool
+) -> None:
+    record = DeviceRecord("pi-1")
+    if state is not None:
+        record.note_status(status(state), 0.0)
+    if reported:
+        record.note_telemetry(pb.Telemetry(device_id="pi-1", run_id=NEW), 1.0)
+    if rejected:
+        record.note_rejected("shape", 1, 1.0)
+    alive = record.alive(later_s, stale_after_s=STALE_AFTER_S)
+    assert alive == (
+        health(record, later_s) in (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
+    )

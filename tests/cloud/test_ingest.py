@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from cloud_learner.journal.journal import Journal
 from cloud_learner.training.replay import Replay
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.uplink.arrivals import open_chunks, open_reports
+from cloud_learner.uplink.arrivals import OpenedChunks, open_chunks, open_reports
 from cloud_learner.uplink.inbox import Inbox, Lane, Message
 from cloud_learner.uplink.ingest import Ingest, IngestParts
 from shoal.errors import WireError
@@ -203,6 +203,54 @@ async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_hea
         await until(lambda: bool(bench.acks))
         assert bench.fleet.learner_state != "journal_full"
         assert events_of(bench, "learner") == ["journal_full_cleared", "journal_full"]
+
+
+@on_loop
+async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    def open_and_note(
+        messages: Sequence[Message],
+        standard: Standard,
+        decided: Callable[[RunKey], Decided],
+        *,
+        max_bytes: int,
+    ) -> OpenedChunks:
+        opened.append(len(messages))
+        return open_chunks(messages, standard, decided, max_bytes=max_bytes)
+
+    monkeypatch.setattr("cloud_learner.uplink.ingest.open_chunks", open_and_note)
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        with bench.journal._lock:  # the disk is slow
+            for groups in (1, 2, 3):  # one is written, one waits, one is held back
+                bench.inbox.offer(device.message(device.produce(GOOD)))
+                await until(lambda groups=groups: len(opened) == groups)  # type: ignore[misc]
+            for _ in range(5):
+                bench.inbox.offer(device.message(device.produce(GOOD)))
+            await asyncio.sleep(0)
+            assert (len(opened), len(bench.inbox.chunks), bench.acks) == (3, 5, [])
+        await until(lambda: bench.replay.steps == 8 * CHUNK.transitions)
+        device.hear_ack(bench.acks[-1][1])
+        assert device.held() == []
+
+
+@on_loop
+async def test_the_same_chunk_twice_in_what_waits_for_the_journal_counts_once(
+    tmp_path: Path,
+) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        message = device.message(device.produce(GOOD))
+        with bench.journal._lock:
+            for _ in range(3):
+                bench.inbox.offer(message)
+                await until(lambda: not len(bench.inbox.chunks))
+        await until(lambda: bench.counters["duplicates"] == 2)
+        assert bench.replay.steps == CHUNK.transitions
+        assert bench.counters["accepted_chunks"] == 1
 
 
 @on_loop

@@ -19,7 +19,7 @@ from sim import on_loop, until
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.signing import load_signing_key
-from cloud_learner.grpc_server import Context, GrpcServer, peer_is_relay
+from cloud_learner.grpc_server import Context, GrpcServer
 from cloud_learner.relay.active_reports import ActiveReports
 from cloud_learner.relay.config import UpstreamConfig
 from cloud_learner.relay.relay_server import RelayServer
@@ -36,28 +36,22 @@ RUN_ID, DIGEST = bytes(16), bytes(32)
 
 
 class Learner(ParameterServer):
-    """A parameter server that also keeps what it is told devices act with."""
+    """A parameter server that can be made to lie, and remembers how it sent what."""
 
     def __init__(self, log: PolicyLog) -> None:
         super().__init__(log, fleet=FLEET)
-        self.told: list[pb.ReportActiveRequest] = []
+        self.kinds: list[pb.PayloadKind] = []
         self.tampers: Callable[[bytes], bytes] = lambda data: data
-
-    async def ReportActive(  # noqa: N802 - the name in the proto
-        self, request: pb.ReportActiveRequest, context: Context
-    ) -> pb.ReportActiveResponse:
-        assert peer_is_relay(context)
-        self.told.append(request)
-        return pb.ReportActiveResponse()
 
     async def Watch(  # noqa: N802 - the name in the proto
         self, request: pb.WatchRequest, context: Context
     ) -> AsyncIterator[pb.Part]:
         async for part in super().Watch(request, context):
-            part_now = pb.Part()
-            part_now.CopyFrom(part)
-            part_now.data = self.tampers(part.data)
-            yield part_now
+            self.kinds.append(part.kind)
+            sent = pb.Part()
+            sent.CopyFrom(part)
+            sent.data = self.tampers(part.data)
+            yield sent
 
 
 @dataclass
@@ -219,6 +213,34 @@ async def test_a_relay_that_starts_without_upstream_serves_what_its_disk_holds(
 
 
 @on_loop
+async def test_what_changed_is_all_that_comes_upstream_and_a_damaged_delta_is_mended(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path)
+    async with place.learner() as (log, learner), place.relay() as relay:
+        first = publish(log, weights=4096)
+        learner.announce(first)
+        await until(lambda: learner.active("site-a") is not None)
+        second = publish(log, weights=4096)
+        before = relay.upstream.bytes_down
+        learner.announce(second)
+        await until(lambda: relay.server.offered_version == second.version)
+        assert learner.kinds[-1] == pb.PAYLOAD_KIND_DELTA
+        assert relay.upstream.bytes_down - before < len(second.bundle) / 2
+        assert relay.store.newest() == second
+        await until(
+            lambda: (told := learner.active("site-a")) is not None and told.base.version == 2
+        )
+        learner.tampers = lambda data: data[:-1] + bytes([data[-1] ^ 1])
+        third = publish(log, weights=4096)
+        learner.announce(third)
+        await until(lambda: relay.upstream.refused > 0)
+        learner.tampers = lambda data: data
+        await until(lambda: relay.server.offered_version == third.version)
+        assert learner.kinds[-1] == pb.PAYLOAD_KIND_UNSPECIFIED
+
+
+@on_loop
 async def test_a_tampered_policy_never_reaches_a_device(tmp_path: Path) -> None:
     place = Place(tmp_path)
     async with place.learner() as (log, learner), place.relay() as relay:
@@ -262,9 +284,12 @@ async def test_what_devices_act_with_is_told_upstream_the_latest_once(tmp_path: 
                     fleet=FLEET, device_id="pi-1", run_id=RUN_ID, version=version, digest=DIGEST
                 )
             )
+        assert len(relay.reports) == 1
         async with place.learner() as (_, learner):
-            await until(lambda: bool(learner.told))
-        assert [(each.device_id, each.version) for each in learner.told] == [("pi-1", 3)]
+            await until(lambda: learner.active("pi-1") is not None)
+            active = learner.active("pi-1")
+            assert active is not None
+            assert (active.base.version, active.run_id) == (3, RUN_ID)
 
 
 @on_loop
@@ -288,7 +313,7 @@ async def test_a_device_reports_under_its_own_name_and_a_relay_for_those_behind_
 async def test_a_report_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path)
     async with place.relay() as relay, place.device("pi-1", relay.port) as device:
-        for wrong in ({"digest": b"short"}, {"run_id": b""}, {"fleet": "other"}):
+        for wrong in ({"digest": b"short"}, {"run_id": bytes(17)}, {"fleet": "other"}):
             fields = {"fleet": FLEET, "run_id": RUN_ID, "digest": DIGEST, **wrong}
             with pytest.raises(grpc.aio.AioRpcError):
                 await device.ReportActive(

@@ -22,6 +22,7 @@ from shoal.policy import (
     encode_manifest,
     sha256,
 )
+from shoal.policy_delta import PolicyDelta, encode_policy_delta
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 STRANGER = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -154,3 +155,42 @@ def test_only_the_newest_are_kept_and_graphs_that_none_of_them_uses_leave(tmp_pa
 def test_a_store_that_is_open_is_not_opened_twice(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(PolicyLogError, match="in use"):
         opened(tmp_path)
+
+
+def test_a_delta_is_accepted_only_from_what_is_here_and_gives_what_was_signed(
+    tmp_path: Path,
+) -> None:
+    one, two = published_by(KEY, tmp_path / "log", 2)
+    delta = encode_policy_delta(
+        PolicyDelta.between(decode_bundle(one.bundle), decode_bundle(two.bundle))
+    )
+    with opened(tmp_path) as store:
+        with pytest.raises(PolicyRejected) as refused:
+            store.accept_delta(delta, graph_of)
+        assert refused.value.reason == "base"
+        store.accept(one.bundle, graph_of)
+        assert store.accept_delta(delta, no_graph) == two
+        assert store.newest() == two
+
+
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_flipped_bit_of_a_delta_is_noticed_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, at: int, bit: int
+) -> None:
+    path = tmp_path_factory.mktemp("flipped")
+    one, two = published_by(KEY, path / "log", 2)
+    data = bytearray(
+        encode_policy_delta(
+            PolicyDelta.between(decode_bundle(one.bundle), decode_bundle(two.bundle))
+        )
+    )
+    data[at % len(data)] ^= 1 << bit
+    with opened(path) as store:
+        store.accept(one.bundle, graph_of)
+        try:
+            accepted = store.accept_delta(bytes(data), graph_of)
+        except PolicyRejected:
+            assert store.newest() == one
+        else:
+            assert accepted == two  # what was signed, whatever way it came

@@ -88,6 +88,23 @@ def test_an_acknowledged_chunk_is_forgotten_and_an_unknown_one_ignored(path: Pat
         assert _seqs(spool) == []
 
 
+def test_acknowledged_chunks_leave_together_and_at_once_when_somebody_waits(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.spool.DELETIONS_WAIT_S", DEADLINE_S)
+    commits = []
+    with _spool(path) as spool:
+        for _ in range(8):
+            spool.append(b"x", 1)
+        assert spool.flush(DEADLINE_S)
+        with spool.listening(lambda: commits.append(1)):
+            for seq in range(8):
+                assert spool.discard(RUN, Ranges.of([seq])) == 1
+            assert spool.flush(DEADLINE_S)
+        assert len(commits) == 1
+        assert spool.size_bytes == 0
+
+
 def test_chunks_of_earlier_runs_come_first_and_can_be_acknowledged(path: Path) -> None:
     for n in range(3):
         with _spool(path, _run(n)) as spool:

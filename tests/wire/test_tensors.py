@@ -13,6 +13,7 @@ from strategies import SHAPES, arrays, dtypes
 
 from shoal.errors import LimitExceeded, WireError
 from shoal.tensors import (
+    COPIED_BYTES,
     DTYPES,
     MAX_AXES,
     MAX_TENSOR_BYTES,
@@ -20,6 +21,7 @@ from shoal.tensors import (
     decode_tensors,
     encode_tensor,
     encode_tensors,
+    read_tensor,
 )
 from shoal.v1 import tensor_pb2 as pb
 
@@ -143,3 +145,45 @@ def test_refuses_a_set_over_its_limit() -> None:
     assert decode_tensors(data, max_bytes=len(data))
     with pytest.raises(LimitExceeded):
         decode_tensors(data, max_bytes=len(data) - 1)
+
+
+@given(st.sampled_from(sorted(map(str, DTYPES.values()))), st.integers(0, 3), st.integers(0, 9))
+def test_a_large_tensor_is_read_where_it_lies_and_is_the_same(
+    dtype: str, more: int, name_bytes: int
+) -> None:
+    count = COPIED_BYTES // np.dtype(dtype).itemsize + more
+    array = (np.arange(count) % 2).astype(dtype)
+    data = encode_tensor("n" * name_bytes, array).SerializeToString()
+    read = read_tensor(data)
+    assert read.dtype == array.dtype
+    assert not read.flags.writeable
+    assert read.flags.aligned
+    np.testing.assert_array_equal(read, array)
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_a_large_tensor_whose_head_is_damaged_is_read_as_protobuf_reads_it_or_refused(
+    at: int, byte: int
+) -> None:
+    data = bytearray(
+        encode_tensor("pixels", np.zeros(COPIED_BYTES + 1, np.uint8)).SerializeToString()
+    )
+    data[at] = byte
+    try:
+        read = read_tensor(bytes(data))
+    except WireError:
+        return
+    message = pb.Tensor.FromString(bytes(data))
+    np.testing.assert_array_equal(read, decode_tensor(message))
+
+
+def test_a_field_that_may_come_once_and_comes_twice_is_refused() -> None:
+    data = encode_tensor("", np.zeros(COPIED_BYTES, np.uint8)).SerializeToString()
+    with pytest.raises(WireError, match="comes twice"):
+        read_tensor(data + b"\x22\x00")
+
+
+def test_a_group_is_refused_where_fields_are_left_in_place() -> None:
+    data = encode_tensor("", np.zeros(COPIED_BYTES, np.uint8)).SerializeToString()
+    with pytest.raises(WireError, match="group"):
+        read_tensor(data + b"\x7b\x7c")
