@@ -15,6 +15,7 @@ from edge_agent.downlink import reach
 from edge_agent.env import EnvironmentFault, Environments, make_env, one_line
 from edge_agent.env_check import step_time
 from edge_agent.finding import Finding, Level, fault, skipped
+from edge_agent.gradient_worker import find_worker
 from edge_agent.safe_action import own_terms, safe_actions
 from edge_agent.spool_look import look
 from edge_agent.trial import attempt
@@ -36,6 +37,8 @@ async def check(config: AgentConfig) -> Sequence[Finding]:
         identity = None
     findings = [*found, await _clock(identity)]
     findings += _environment(config)
+    if config.mode == "gradients":
+        findings.append(await _look("gradients", lambda: _gradients(config)))
     findings.append(await _look("spool", lambda: _spool(config)))
     if identity is None:
         return [*findings, skipped("broker"), skipped("parameter_server")]
@@ -130,6 +133,15 @@ def _safe_action(envs: Environments, actor: ActorConfig) -> Finding:
         level = Level.WARN if used else Level.OK
         return Finding(name, level, f"{detail}; set actor.safe_action if that moves something")
     return Finding(name, Level.OK, detail)
+
+
+async def _gradients(config: AgentConfig) -> str:
+    gradients = config.gradients
+    find_worker(gradients.worker)
+    return (
+        f"{gradients.worker} computes {gradients.passes} of each chunk of "
+        f"{gradients.chunk_steps(config.env.num_envs)} steps, pushed as {gradients.codec}"
+    )
 
 
 async def _spool(config: AgentConfig) -> Finding | str:

@@ -57,12 +57,10 @@ class GradientsConfig:
             ("queue_chunks", self.queue_chunks, 1, MAX_QUEUE_CHUNKS),
         ):
             if not low <= value <= high:
-                raise ConfigError(
-                    f"gradients.{name} is {value}: give a value between {low} and {high}"
-                )
+                raise ConfigError(f"{name} is {value}: give a value between {low} and {high}")
         for path in (self.worker, *self.allow):
             if ":" not in path:
-                raise ConfigError(f'gradients names "{path}": give a path module:attr')
+                raise ConfigError(f'worker and allow name "{path}": give a path module:attr')
 
     def chunk_steps(self, envs: int) -> int:
         """Steps T in a chunk of so many environments, rounded up."""

@@ -37,8 +37,9 @@ from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 BACKOFF_BASE_S: Final = 0.1
 WEIGHTS_DEADLINE_S: Final = 30.0
 PUSH_DEADLINE_S: Final = 15.0
-MAX_EPISODES: Final = 16_384
+MAX_EPISODES: Final = 1024
 """Episodes that one update tells of; of more, the newest."""
+_NEVER: Final = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Counters:
         applied: those that it applied.
         bytes_up: bytes of gradients pushed, resends included.
         bytes_down: bytes of weights received.
-        failed: chunks that no gradient could be computed from.
+        failed: gradients that were not finite, or too large for the server.
     """
 
     pushed: int = 0
@@ -275,7 +276,13 @@ class GradientUplink:
         self, server: ParameterServerStub, request: update_pb2.PushUpdateRequest
     ) -> None:
         self.counters.bytes_up += len(request.body)
-        response = await server.PushUpdate(request, timeout=PUSH_DEADLINE_S)
+        try:
+            response = await server.PushUpdate(request, timeout=PUSH_DEADLINE_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _NEVER:
+                self._request = None  # the same again would be refused again
+                self.counters.failed += 1
+            raise
         self._heard()
         self.counters.pushed += 1
         self.counters.applied += response.applied

@@ -19,6 +19,8 @@ from cloud_learner.uplink.admission import Standard
 from shoal.errors import ConfigError
 
 _ELSEWHERE: Final = ("learning_rate", "final_learning_rate", "anneal_updates", "adam_eps")
+ROOM_BYTES: Final = 65_536
+"""Of a request, beyond its gradient: episodes, moments, names."""
 _REFUSED: Final = (
     'this learner takes gradients, and the device sent trajectories: set its mode = "gradients", '
     'or training.mode = "async" here'
@@ -90,9 +92,17 @@ def live_of(brain: Brain, config: LearnerConfig, choice: Choice) -> Live:
     """The weights that gradients change.
 
     Raises:
-        ConfigError: Devices cannot compute the gradients of this algorithm.
+        ConfigError: Devices cannot compute the gradients of this algorithm, or a gradient would be
+            larger than what is read.
     """
-    return Live.of(brain, choice, config.training.network, config.gradients)
+    live = Live.of(brain, choice, config.training.network, config.gradients)
+    needed = 4 * live.parameters + ROOM_BYTES
+    if needed > config.gradients.max_update_bytes:
+        raise ConfigError(
+            f"gradients.max_update_bytes = {config.gradients.max_update_bytes} is too few for the "
+            f"{live.parameters} parameters of this network: set it to {needed} or more"
+        )
+    return live
 
 
 def standard_of(

@@ -22,7 +22,8 @@ class GradientsConfig:
     over ``max_norm`` is refused, as is one that is more than ``max_lag`` updates behind. What is
     behind steps less far: the learning rate is multiplied by (1 + lag)^-``lag_scaling``; 0 takes
     no heed of the lag. ``threads``: ``auto`` applies small gradients where they arrive and large
-    ones in a thread for each shard; ``always`` and ``never`` decide.
+    ones in a thread for each shard; ``always`` and ``never`` decide. A request of more than
+    ``max_update_bytes`` is not read: a parser takes many times what it is given.
 
     ``training.publish_interval`` counts updates between two policies as ever, 16 if it is 0.
     """
@@ -39,7 +40,7 @@ class GradientsConfig:
     max_lag: int = 256
     lag_scaling: float = 0.5
     threads: Literal["auto", "always", "never"] = "auto"
-    max_update_bytes: int = 16_777_216
+    max_update_bytes: int = 4_194_304
 
     def __post_init__(self) -> None:
         _require(1 <= self.shards <= MAX_SHARDS, "shards", self.shards, f"1 to {MAX_SHARDS}")
@@ -68,4 +69,4 @@ class GradientsConfig:
 
 def _require(ok: bool, key: str, value: object, allowed: str) -> None:  # noqa: FBT001 - a guard
     if not ok:
-        raise ConfigError(f"gradients.{key} = {value!r} is out of range: use {allowed}")
+        raise ConfigError(f"{key} = {value!r} is out of range: use {allowed}")

@@ -27,9 +27,12 @@ from shoal.trajectory import Episode
 
 PUBLISH_INTERVAL: Final = 16
 """Updates between two policies when nothing else is asked for."""
-QUIET_S: Final = 0.05
-"""When none came for so long, those too few for a policy give one: devices may wait for it, and
-those that left will send no more."""
+QUIET_GAPS: Final = 10.0
+SHORTEST_QUIET_S: Final = 0.02
+LONGEST_QUIET_S: Final = 0.25
+"""When none came for so many times the usual gap between two, within these bounds, updates too few
+for a policy give one: devices may wait for it, and those that left will send no more."""
+_GAP_DECAY: Final = 0.1
 SAMPLE_ROWS: Final = 256
 MOMENTS_OF: Final = 20_000
 """Observations that what is known of them counts as, at most: older ones fade."""
@@ -78,6 +81,7 @@ class GradientSource:
         self._layout: ObservationLayout | None = None
         self._moments: Moments | None = None
         self._last_s = 0.0
+        self._gap_s = LONGEST_QUIET_S / QUIET_GAPS
 
     # ------------------------------------------------------------------------------ for the app
 
@@ -120,7 +124,10 @@ class GradientSource:
         if moments is not None:
             before = self._moments
             self._moments = moments if before is None else before.merged(moments, most=MOMENTS_OF)
-        self._last_s = self._clock()
+        now_s = self._clock()
+        if self.tally.waiting > 1:
+            self._gap_s += _GAP_DECAY * (now_s - self._last_s - self._gap_s)
+        self._last_s = now_s
         if self.tally.waiting == 1 or self.tally.waiting >= self._interval:
             self._bell.ring()
 
@@ -152,14 +159,18 @@ class GradientSource:
     def ready(self) -> bool:
         """Whether there were enough updates, or some and then none for a while."""
         waiting = self.tally.waiting
-        quiet = waiting > 0 and self._clock() - self._last_s >= QUIET_S
+        quiet = waiting > 0 and self._clock() - self._last_s >= self._quiet_s
         return waiting >= self._interval or quiet
+
+    @property
+    def _quiet_s(self) -> float:
+        return min(LONGEST_QUIET_S, max(SHORTEST_QUIET_S, QUIET_GAPS * self._gap_s))
 
     async def wait_ready(self, *, unless: Callable[[], bool]) -> None:
         """Waits until it is `ready`, or `unless` holds."""
         while not (self.ready() or unless()):
             waiting = self.tally.waiting > 0
-            left_s = self._last_s + QUIET_S - self._clock() if waiting else None
+            left_s = self._last_s + self._quiet_s - self._clock() if waiting else None
 
             def changed(known: bool = waiting) -> bool:  # noqa: FBT001 - bound here
                 return self.ready() or unless() or (self.tally.waiting > 0) != known

@@ -5,6 +5,7 @@ A device loads it by its dotted path; it needs `pip install shoal[train]`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -56,7 +57,7 @@ class Worker:
             WireError: The weights are not of what the learner says.
         """
         if self._algorithm is None or weights.setup != self._setup:
-            self._algorithm = self._build(weights.setup)
+            self._algorithm = self._build(weights.setup, len(weights.values))
             self._setup, self._targets = weights.setup, None
         algorithm = self._algorithm
         if algorithm.layout_digest != weights.layout_digest:
@@ -92,7 +93,7 @@ class Worker:
             raise WireError("no chunk was begun with these weights")
         return self._algorithm.gradient(self._targets)
 
-    def _build(self, setup: Mapping[str, object]) -> Differentiable:
+    def _build(self, setup: Mapping[str, object], parameters: int) -> Differentiable:
         path, settings, network = (setup.get(key) for key in ("algorithm", "settings", "network"))
         if not isinstance(path, str) or not isinstance(settings, dict):
             raise WireError("weights: the setup names no algorithm, or no settings")
@@ -102,6 +103,7 @@ class Worker:
         config = read_table(NetworkConfig, network, key="network", source="the learner")
         if ":" in config.kind:
             self._require_leave(config.kind)
+        _require_size(config, parameters)
         choice = load_algorithm(path, settings)
         return differentiable(choice.build(Setup(self._spec, config, seed=0)), path)
 
@@ -112,6 +114,21 @@ class Worker:
                 f"the learner trains with {path!r}, which is not Shoal's own: to run it on this "
                 f'device, set gradients.allow = ["{path}"]'
             )
+
+
+def _require_size(network: NetworkConfig, parameters: int) -> None:
+    """Refuses what would need more memory than the weights that came, before it is built.
+
+    Raises:
+        WireError: Two layers that follow each other, or a memory, alone have more parameters.
+    """
+    fewest = [*network.hidden, *(a * b for a, b in itertools.pairwise(network.hidden))]
+    if network.kind in ("lstm", "attention"):
+        fewest.append(network.memory)
+    if network.kind == "cnn":
+        fewest.append(network.filters)
+    if max(fewest) > parameters:
+        raise WireError(f"weights: {parameters} are too few for the network they are said to be of")
 
 
 def make_worker(spec: EnvSpec, *, allow: Sequence[str]) -> Worker:

@@ -85,7 +85,7 @@ class Publisher:
 
     def note_step(self, experience: Batch | Transitions | Fresh | Likeness) -> None:
         """Notes what was trained from or stored: the next version is measured by it."""
-        if len(experience.observations):
+        if not isinstance(experience, Likeness) or len(experience.observations):
             self._experience = experience
         if isinstance(experience, Fresh):
             self._stored += experience.rewards.size

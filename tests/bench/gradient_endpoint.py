@@ -19,13 +19,18 @@ from cloud_learner.app import build_brain
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.published import Published
+from cloud_learner.gradients.live import Live
 from cloud_learner.gradients.making import live_of
 from cloud_learner.gradients.service import GradientService
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.source import GradientSource
 from cloud_learner.gradients.tally import Tally
 from cloud_learner.grpc_server import Context, GrpcServer
+from cloud_learner.quantization.sample import probe_sample
+from cloud_learner.training.brain import Brain
 from cloud_learner.training.stats import TrainingStats
+from cloud_learner.uninterrupted import in_thread_to_the_end
 from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import parameter_server_pb2_grpc as rpc
@@ -45,6 +50,7 @@ class Endpoint:
         shards: Of its parameters.
         threads: `gradients.threads`.
         bare: Whether the call answers at once, without looking at what it was sent.
+        policies_per_s: Quantized, signed, logged and offered meanwhile, as a learner does.
     """
 
     directory: str
@@ -52,6 +58,7 @@ class Endpoint:
     shards: int
     threads: str
     bare: bool
+    policies_per_s: float
 
 
 class Nobody:
@@ -109,6 +116,7 @@ async def serve(endpoint: Endpoint) -> None:
         threads=endpoint.threads,  # type: ignore[arg-type] # one of them
         learning_rate=1e-9,
         max_lag=NEVER,
+        max_update_bytes=1 << 24,
     )
     config = LearnerConfig(
         fleet=FLEET,
@@ -134,6 +142,32 @@ async def serve(endpoint: Endpoint) -> None:
             say = {"port": running.port, "parameters": live.parameters}
             sys.stdout.write(json.dumps(say) + "\n")
             sys.stdout.flush()
-            with contextlib.suppress(EOFError):
-                await asyncio.to_thread(sys.stdin.read)
+            publishing = asyncio.ensure_future(
+                _publish(endpoint.policies_per_s, brain, live, log, server)
+            )
+            await asyncio.to_thread(sys.stdin.read)
+            publishing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await publishing
     live.shards.close()
+
+
+async def _publish(
+    rate: float, brain: Brain, live: Live, log: PolicyLog, server: ParameterServer
+) -> None:
+    """What a learner's trainer does beside pushes, at a rate of its own."""
+    sample = probe_sample(brain.learner.policy, seed=0)
+
+    def make() -> Published:
+        live.put_into(brain)
+        quantized = brain.quantizer.quantize(brain.learner.policy, sample)
+        return log.publish(
+            quantized,
+            graph=brain.quantizer.graphs[quantized.precision],
+            updates=brain.learner.updates,
+            spec_fingerprint=brain.spec.fingerprint,
+        )
+
+    while rate:
+        server.announce(await in_thread_to_the_end(make))
+        await asyncio.sleep(1.0 / rate)

@@ -4,7 +4,8 @@
     python tests/bench/gradients.py --quick -o json
 
 Agents are multiplexed in a few processes, with a connection and a certificate each; the server is
-the learner's, in a process of its own, without the policies that it would publish meanwhile.
+the learner's, in a process of its own; in one case it publishes policies meanwhile, in the others
+it does nothing else.
 """
 
 import argparse
@@ -45,6 +46,7 @@ class Case:
         rate: Updates a second of each agent; 0: as fast as they are answered.
         threads: `gradients.threads`.
         hidden: Widths of the network.
+        policies_per_s: Published meanwhile.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Case:
     rate: float
     threads: str = "auto"
     hidden: tuple[int, ...] = (64, 64)
+    policies_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
     at_rate = [Case("bare call", codecs[0], 1, bare=True, rate=rate)]
     at_rate += [Case("push", codec, 1, bare=False, rate=rate) for codec in codecs]
     at_rate += [Case("push", codecs[0], options.shards, bare=False, rate=rate)]
+    at_rate += [
+        Case("publishing", codecs[0], 1, bare=False, rate=rate, policies_per_s=options.policies)
+    ]
     full = [
         Case("full speed", codecs[0], shards, bare=False, rate=0.0)
         for shards in (1, options.shards)
@@ -146,6 +152,7 @@ def serving(case: Case, directory: Path) -> Iterator[tuple[int, int]]:
                 "shards": case.shards,
                 "threads": case.threads,
                 "bare": case.bare,
+                "policies_per_s": case.policies_per_s,
             },
         )
         try:
@@ -219,6 +226,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="measured, of each case")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, default=4, help="beside one")
+    parser.add_argument("--policies", type=float, default=5.0, help="a second, where it publishes")
     parser.add_argument("--codecs", default="float32,int8,top_k")
     parser.add_argument("--large-agents", type=int, default=8, help="for the large network")
     parser.add_argument("--quick", action="store_true", help="one round of 3 seconds")
@@ -229,7 +237,11 @@ def main(arguments: Sequence[str]) -> int:
     machine = this_machine()
     found, results = measure(options)
     medians = [median_of(rounds) for rounds in results]
-    at_rate = [m for c, m in zip(found, medians, strict=True) if c.rate and not c.bare]
+    at_rate = [
+        m
+        for c, m in zip(found, medians, strict=True)
+        if c.rate and not c.bare and not c.policies_per_s
+    ]
     worst_ms = max(m.p99_ms for m in at_rate)
     body: dict[str, object] = {
         "versions": versions("shoal", "grpcio", "numpy", "torch"),

@@ -15,7 +15,7 @@ def test_a_median_is_taken_of_figures_and_a_sum_of_counts() -> None:
 
 
 def test_every_case_has_the_one_that_it_stands_beside() -> None:
-    options = argparse.Namespace(rate=10.0, codecs="float32,int8", shards=4)
+    options = argparse.Namespace(rate=10.0, codecs="float32,int8", shards=4, policies=5.0)
     found = cases(options)
     assert found[0] == Case("bare call", "float32", 1, bare=True, rate=10.0)
     of = {(case.name, case.shards): case for case in found}

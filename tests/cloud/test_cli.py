@@ -75,3 +75,9 @@ def test_a_file_to_start_from_that_is_missing_is_refused_before_anything_starts(
     result = learner("run", "--config", str(path), "--init", "gone.onnx")
     assert (result.returncode, "gone.onnx: No such file" in one_line(result)) == (4, True)
     assert not (tmp_path / "state" / "journal.db").exists()
+
+
+def test_a_number_of_shards_that_makes_no_sense_is_refused(tmp_path: Path, identity: Path) -> None:
+    path = write_config(tmp_path, identity)
+    result = learner("run", "--config", str(path), "--shards", "0")
+    assert (result.returncode, "gradients.shards = 0" in one_line(result)) == (4, True)

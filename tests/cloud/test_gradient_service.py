@@ -378,10 +378,10 @@ def test_an_update_over_the_limit_is_not_read(play: Play) -> None:
     async def scenario(cloud: Cloud) -> None:
         device = await cloud.device()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await device.push(await device.update(body=bytes(70_000)))
+            await device.push(await device.update(body=bytes(120_000)))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    play(scenario, max_update_bytes=65_536)
+    play(scenario, max_update_bytes=100_000)
 
 
 def test_before_the_first_device_there_are_no_weights(tmp_path: Path) -> None:
@@ -432,6 +432,20 @@ def test_policies_are_calibrated_by_what_devices_told_of_their_observations(play
         assert sample.observations.max() > 50
 
     play(scenario)
+
+
+def test_a_network_whose_gradients_would_not_be_read_is_refused_with_the_number(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with learning(tmp_path, config_in(tmp_path, max_update_bytes=4096), born=False) as it:
+            it.be_born()
+            await until(lambda: it.core.parts.fleet.learner_state == "cannot_train")
+            events = it.core.parts.fleet.describe("learner")
+            assert events is not None
+            assert "gradients.max_update_bytes" in events.events[0].event.message
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])

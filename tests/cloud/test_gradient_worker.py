@@ -135,10 +135,28 @@ def test_what_does_not_fit_this_device_is_refused_with_what_to_do() -> None:
         worker.take(weights_of(rover_spec()))
     with pytest.raises(WireError, match="names no algorithm"):
         worker.take(replace(weights, setup={}))
-    with pytest.raises(WireError, match="weights: 3 came"):
-        make_worker(SPEC, allow=()).take(replace(weights, values=np.zeros(3, np.float32)))
+    with pytest.raises(WireError, match="weights: 99 came"):
+        make_worker(SPEC, allow=()).take(replace(weights, values=np.zeros(99, np.float32)))
     with pytest.raises(ConfigError, match="clop"):
         worker.take(replace(weights, setup={**weights.setup, "settings": {"clop": 0.2}}))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"hidden": [10**12]},
+        {"hidden": [10**6, 10**6]},
+        {"hidden": [8], "kind": "lstm", "memory": 10**12},
+        {"hidden": [8], "kind": "cnn", "filters": 10**12},
+    ],
+)
+def test_a_network_larger_than_its_weights_is_refused_before_it_is_built(
+    network: dict[str, object],
+) -> None:
+    weights = weights_of()
+    setup = {**weights.setup, "network": network}
+    with pytest.raises(WireError, match="too few"):
+        make_worker(SPEC, allow=()).take(replace(weights, setup=setup))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from edge_agent.config import ActorConfig, AgentConfig, BrokerConfig, EnvConfig,
 from edge_agent.env_check import step_time
 from edge_agent.events import Events
 from edge_agent.finding import Finding, Level, exit_code
+from edge_agent.gradient_config import GradientsConfig
 from edge_agent.spool import Spool
 from edge_agent.trial import Trial
 from shoalctl.pki import FleetPki
@@ -69,6 +70,20 @@ def look(config: AgentConfig) -> dict[str, Finding]:
 def within(config: AgentConfig, name: str, actor: ActorConfig | None = None) -> AgentConfig:
     env = EnvConfig(f"checked_environments:{name}")
     return replace(config, env=env, actor=actor or config.actor)
+
+
+def test_what_gradients_are_computed_with_is_looked_at_where_it_is_needed(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    assert "gradients" not in look(config)
+    (tmp_path / "no_torch_here.py").write_text("raise ModuleNotFoundError('no', name='torch')\n")
+    lacking = replace(config, mode="gradients", gradients=GradientsConfig(worker="no_torch_here:a"))
+    found = look(lacking)["gradients"]
+    assert found.level is Level.FAULT
+    assert "pip install 'shoal[train]'" in found.detail
+    found = look(replace(config, mode="gradients"))["gradients"]
+    assert found.level is Level.OK
+    assert "computes 4 of each chunk of 200 steps, pushed as int8" in found.detail
 
 
 def test_a_missing_identity_is_one_fault_and_what_needs_it_is_skipped(config: AgentConfig) -> None:

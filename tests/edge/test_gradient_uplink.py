@@ -78,6 +78,8 @@ class Server(rpc.ParameterServerServicer):
             self._changed.notify_all()
         if answer in ("", "lost"):
             self.updates += 1
+        if answer == "too large":
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max")
         if answer == "lost":
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
         return update_pb2.PushUpdateResponse(
@@ -223,6 +225,20 @@ async def test_an_update_whose_answer_was_lost_is_sent_again_the_same(tmp_path: 
 
 
 @asyncs
+async def test_an_update_that_is_too_large_for_the_server_is_given_up_and_told(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as here:
+        here.server.answers = ["too large"]
+        await here.endpoint.start()
+        here.put(2)
+        await here.server.until(2)
+        assert [update.seq for update in here.server.pushed] == [0, 1]
+        assert here.uplink.counters.failed == 1
+        assert "gradients_held_up" in here.told()
+
+
+@asyncs
 async def test_acting_goes_on_while_no_server_answers(tmp_path: Path) -> None:
     async with world(tmp_path, queue_chunks=2) as here:
         for _ in range(50):
@@ -312,7 +328,7 @@ def test_a_worker_is_found_by_its_path_or_refused_with_what_to_do(
     ],
 )
 def test_a_setting_out_of_its_range_is_named(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=r"gradients"):
+    with pytest.raises(ConfigError, match=key):
         GradientsConfig(**{key: value})  # type: ignore[arg-type]
 
 

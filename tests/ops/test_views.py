@@ -141,6 +141,19 @@ def test_a_description_says_when_chunks_do_not_add_up() -> None:
     assert any("they do NOT add up" in line for line in lines)
 
 
+def test_a_description_says_what_became_of_gradients_where_there_were_any() -> None:
+    pushing = fleet_pb2.Device(device_id="pi-1")
+    assert not any(line.startswith("Gradients") for line in _described(pushing))
+    pushing.gradients.update({"applied": 38, "non_finite": 2})
+    pushing.telemetry.updates_pushed, pushing.telemetry.gradient_chunks_dropped = 40, 3
+    (line,) = (each for each in _described(pushing) if each.startswith("Gradients"))
+    assert "38 applied, 2 non-finite; 3 chunks given up on the device" in line
+
+
+def _described(device: fleet_pb2.Device) -> list[str]:
+    return describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=device)))
+
+
 def test_events_are_listed_with_their_ages() -> None:
     event = device_pb2.Event(
         name="policy_rejected",

@@ -244,7 +244,7 @@ _CARTPOLE_GRADIENTS: Final = Preset(
             "anneal_updates": 1500,
         },
     },
-    gradients={"update_interval": 64, "passes": 4},
+    gradients={"update_interval": 64, "passes": 4, "queue_chunks": 1},
     ahead=1,
 )
 PIXELS: Final = "examples.cartpole_pixels:CartPolePixels"
