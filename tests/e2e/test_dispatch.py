@@ -17,26 +17,17 @@ END = ("--until-return", "1000", "--stop-after-steps", "50000", "--timeout-s", "
 def tasks_of(running: DemoProcess) -> list[dict[str, object]]:
     lines = (running.directory / "learner.toml").read_text().splitlines()
     port = next(line for line in lines[lines.index("[server]") :] if line.startswith("port"))
-    listed = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "shoalctl.cli",
-                "tasks",
-                "ls",
-                "-o",
-                "json",
-                "--timeout-s",
-                "30",
-            ),
-            *("--server", f"127.0.0.1:{port.split()[-1]}"),
-            *("--identity", str(running.directory / "pki" / "identities" / "operator")),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [
+        *(sys.executable, "-m", "shoalctl.cli", "tasks", "ls", "-o", "json", "--timeout-s", "30"),
+        *("--server", f"127.0.0.1:{port.split()[-1]}"),
+        *("--identity", str(running.directory / "pki" / "identities" / "operator")),
+    ]
+    while True:  # a learner that was killed takes a while to be there again
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)
+        if listed.returncode == 0:
+            break
+        assert listed.returncode == 2, listed.stderr
+        assert running.process.poll() is None
     items: list[dict[str, object]] = json.loads(listed.stdout)["items"]
     return items
 
