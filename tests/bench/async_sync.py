@@ -69,7 +69,7 @@ class Fleet:
     devices: int = 8
     envs: int = 4
     chunk_steps: int = 32
-    median_ms: float = 8.0
+    median_ms: float = 16.0
 
     @property
     def batch_steps(self) -> int:
@@ -311,11 +311,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--spreads", default="equal,lognormal-0.5,lognormal-1,straggler")
-    parser.add_argument("--seeds", type=int, default=1, help="how many: 0, 1, ... (default 1)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many (default 1)")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--devices", type=int, default=Fleet().devices)
     parser.add_argument("--median-ms", type=float, default=Fleet().median_ms)
     parser.add_argument("--measure-s", type=float, default=30.0, help="for each run")
-    parser.add_argument("--timeout-s", type=float, default=400.0, help="for each run")
+    parser.add_argument("--timeout-s", type=float, default=600.0, help="for each run")
     parser.add_argument("--no-solve", action="store_true", help="measure the rate alone")
     parser.add_argument("--quick", action="store_true", help="one spread, ten seconds, no solving")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
@@ -336,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(CHECKOUT)  # where the devices find the environment
     machine = this_machine()
     runs: list[Run] = []
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for spread in spreads:
             for mode in MODES:
                 with tempfile.TemporaryDirectory(prefix="shoal-bench-async-") as scratch:

@@ -50,7 +50,7 @@ def test_both_modes_differ_in_nothing_but_who_waits_for_whom(tmp_path: Path) -> 
             load_config(AgentConfig, workspace.directory / f"{name}.toml", environ={})
             for name in ("device-0", "device-1")
         ]
-        assert [agent.env.kwargs for agent in agents] == [{"step_ms": 2.0}, {"step_ms": 20.0}]
+        assert [agent.env.kwargs for agent in agents] == [{"step_ms": 4.0}, {"step_ms": 40.0}]
         found[mode] = (learner.training, agents[0].actor.max_chunks_per_policy)
     (sync, sync_ahead), (asynchronous, async_ahead) = (found[mode] for mode in MODES)
     assert (sync.mode, sync.lockstep_chunks, sync_ahead) == ("sync", 2, 2)
