@@ -64,8 +64,22 @@ async def agent(told: dict[str, Any], name: str, note: Note) -> None:
             await asyncio.gather(downlink.follow(), downlink.report_active())
 
 
+@functools.lru_cache(maxsize=8)
+def restored(payload: bytes, base: Bundle) -> bytes:
+    """Once for all watchers of this process that get the same from the same."""
+    return decode_policy_delta(payload).restore(base)
+
+
+@functools.lru_cache(maxsize=8)
+def checked(payload: bytes) -> Bundle:
+    """The same of its hashes."""
+    bundle = decode_bundle(payload)
+    check_digests(decode_manifest(bundle.manifest), bundle)
+    return bundle
+
+
 async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) -> None:
-    """Restores each policy and checks its hashes; of a bare stream it only reads."""
+    """Reads each policy and says that it acts; of a bare stream it only reads."""
     identity = Identity.load(Path(told["identities"]) / name)
     assembler = Assembler(MAX_BUNDLE_BYTES)
     held: dict[Base, Bundle] = {}
@@ -94,10 +108,9 @@ async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) ->
                     )
                     await stub.ReportActive(report, timeout=60.0)
                     continue
-                payload = delta.restore(base)
-            bundle = decode_bundle(payload)
+                payload = restored(payload, base)
+            bundle = checked(payload)
             manifest = decode_manifest(bundle.manifest)
-            check_digests(manifest, bundle)
             held = {**dict([*held.items()][-1:]), Base.of(manifest): bundle}  # as a device does
             note(part.version)
             report = pb.ReportActiveRequest(
