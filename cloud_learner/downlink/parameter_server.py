@@ -50,14 +50,16 @@ class _Watcher:
         ended: Why it is to end; empty while it is not.
         answer_due_s: Until when the device may answer the refresh it was sent, by the loop's clock;
             None: it has, or none was sent.
+        sent_version: Of that refresh.
     """
 
-    __slots__ = ("answer_due_s", "ended", "wake")
+    __slots__ = ("answer_due_s", "ended", "sent_version", "wake")
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.ended = ""
         self.answer_due_s: float | None = None
+        self.sent_version = 0
 
     def end(self, why: str) -> None:
         self.ended = why
@@ -201,6 +203,7 @@ class ParameterServer(rpc.ParameterServerServicer):
                 self._meter.count_refresh(device_id, refresh.fp32_bytes)
                 have, partial = refresh.version, (b"", 0)
                 if request.accepts_delta:
+                    watcher.sent_version = refresh.version
                     watcher.answer_due_s = asyncio.get_running_loop().time() + self._patience_s
 
     async def GetGraph(  # noqa: N802 - the name in the proto
@@ -267,9 +270,11 @@ class ParameterServer(rpc.ParameterServerServicer):
                 f"{len(request.run_id)}: send what the manifest says, and {RUN_ID_BYTES} bytes",
             )
         self._active.note(device_id, Base(request.version, request.digest), request.run_id)
+        handled = max(request.version, request.handled_version)
         for watcher in self._watchers.get(device_id, ()):
-            watcher.answer_due_s = None
-            watcher.wake.set()
+            if handled >= watcher.sent_version:  # an earlier report may come late
+                watcher.answer_due_s = None
+                watcher.wake.set()
         return pb.ReportActiveResponse()
 
     async def GetWeights(  # noqa: N802 - the name in the proto

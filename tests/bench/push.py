@@ -6,9 +6,9 @@
 
 Bytes are counted while LunarLander-v3 is really learned by APPO with a network of 2 x 256, in one
 process and without network. Latencies are of policies that a real parameter server pushes over
-gRPC with mutual TLS to real policy stores, several devices to a process, and to watchers that
-restore and hash each delta but build no session. Beside them: a stream of as many bytes and nothing
-else. README.md, beside this file, says how to read the result.
+gRPC with mutual TLS to real policy stores, several devices to a process, and to watchers, of which
+those of one process restore and hash each delta once and build no session. Beside them: a stream of
+as many bytes and nothing else. README.md, beside this file, says how to read the result.
 """
 
 import argparse

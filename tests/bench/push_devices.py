@@ -28,12 +28,13 @@ from shoal.identity import Identity  # noqa: E402
 from shoal.policy import (  # noqa: E402
     MAX_BUNDLE_BYTES,
     Assembler,
+    Bundle,
     PayloadPart,
     check_digests,
     decode_bundle,
     decode_manifest,
 )
-from shoal.policy_delta import decode_policy_delta  # noqa: E402
+from shoal.policy_delta import Base, decode_policy_delta  # noqa: E402
 from shoal.spaces import Discrete, EnvSpec, unbounded  # noqa: E402
 from shoal.v1 import parameter_server_pb2 as pb  # noqa: E402
 from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub  # noqa: E402
@@ -63,10 +64,25 @@ async def agent(told: dict[str, Any], name: str, note: Note) -> None:
             await asyncio.gather(downlink.follow(), downlink.report_active())
 
 
+@functools.lru_cache(maxsize=8)
+def restored(payload: bytes, base: Bundle) -> bytes:
+    """Once for all watchers of this process that get the same from the same."""
+    return decode_policy_delta(payload).restore(base)
+
+
+@functools.lru_cache(maxsize=8)
+def checked(payload: bytes) -> Bundle:
+    """The same of its hashes."""
+    bundle = decode_bundle(payload)
+    check_digests(decode_manifest(bundle.manifest), bundle)
+    return bundle
+
+
 async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) -> None:
-    """Restores each policy and checks its hashes; of a bare stream it only reads."""
+    """Reads each policy and says that it acts; of a bare stream it only reads."""
     identity = Identity.load(Path(told["identities"]) / name)
-    assembler, base = Assembler(MAX_BUNDLE_BYTES), b""
+    assembler = Assembler(MAX_BUNDLE_BYTES)
+    held: dict[Base, Bundle] = {}
     async with open_channel(ServerConfig(port=told["port"]), identity) as channel:
         stub = ParameterServerStub(channel)
         request = pb.WatchRequest(fleet="bench", device_id=name, accepts_delta=not bare)
@@ -79,11 +95,23 @@ async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) ->
             if payload is None:
                 continue
             if part.kind == pb.PAYLOAD_KIND_DELTA:
-                payload = decode_policy_delta(payload).restore(decode_bundle(base))
-            base = payload
-            bundle = decode_bundle(payload)
+                delta = decode_policy_delta(payload)
+                base = held.get(delta.base)
+                if base is None:  # this version is missed, and counted so
+                    acts = [*held][-1]
+                    report = pb.ReportActiveRequest(
+                        fleet="bench",
+                        device_id=name,
+                        version=acts.version,
+                        digest=acts.digest,
+                        handled_version=part.version,
+                    )
+                    await stub.ReportActive(report, timeout=60.0)
+                    continue
+                payload = restored(payload, base)
+            bundle = checked(payload)
             manifest = decode_manifest(bundle.manifest)
-            check_digests(manifest, bundle)
+            held = {**dict([*held.items()][-1:]), Base.of(manifest): bundle}  # as a device does
             note(part.version)
             report = pb.ReportActiveRequest(
                 fleet="bench", device_id=name, version=manifest.version, digest=manifest.digest

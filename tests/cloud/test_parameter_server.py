@@ -133,7 +133,9 @@ class Device:
         )
         return Watch(self.stub.Watch(request, timeout=DEADLINE_S))
 
-    async def report(self, version: int, digest: bytes, *, name: str = "") -> None:
+    async def report(
+        self, version: int, digest: bytes, *, name: str = "", handled: int = 0
+    ) -> None:
         """Says what acts."""
         request = pb.ReportActiveRequest(
             fleet="reef",
@@ -141,6 +143,7 @@ class Device:
             run_id=bytes(16),
             version=version,
             digest=digest,
+            handled_version=handled,
         )
         await self.stub.ReportActive(request, timeout=DEADLINE_S)
 
@@ -595,6 +598,28 @@ def test_a_device_that_never_reports_is_waited_for_but_not_for_ever(play: Play) 
         for _ in range(3):
             newest = cloud.step()
             assert restored(await watch.payload(), first) == newest.bundle
+
+    play(scenario)
+
+
+def test_a_report_that_comes_late_answers_nothing_and_a_refusal_does(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(cloud: Cloud) -> None:
+        monkeypatch.setattr(cloud.server, "_patience_s", DEADLINE_S)
+        first = cloud.step()
+        device = await cloud.device("pi-1")
+        watch = device.watch(1, digest=first.digest, deltas=True)
+        await eventually(lambda: cloud.server.watchers == 1)
+        second = cloud.step()
+        assert restored(await watch.payload(), first) == second.bundle
+        third = cloud.step()
+        await device.report(1, first.digest, handled=1)
+        reading = asyncio.ensure_future(watch.payload())
+        await device.graph(second.manifest.graph_digest).payload()  # time enough to be sent
+        assert not reading.done()
+        await device.report(1, first.digest, handled=2)  # it refused the second
+        assert restored(await reading, first) == third.bundle
 
     play(scenario)
 

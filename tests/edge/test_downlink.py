@@ -479,6 +479,7 @@ async def test_a_policy_that_is_refused_whole_too_is_not_asked_for_again_and_aga
         await served_first(server, it, first)
         server.push(delta_of(first, broken), 2, kind=pb.PAYLOAD_KIND_DELTA)
         await it.event("delta_refused")
+        await server.watched(2)
         server.push(broken.bundle, 2)
         assert (await it.event("policy_rejected"))["reason"] == "digest"
         server.push(third.bundle, 3)
