@@ -115,6 +115,7 @@ class Downlink:
         self._run_id = run_id
         self._assembler = Assembler(MAX_BUNDLE_BYTES)
         self._needs_whole = False
+        self._handled_version = 0
         self._server: ParameterServerStub | None = None
         self._tell_active = asyncio.Event()
 
@@ -173,6 +174,7 @@ class Downlink:
             run_id=self._run_id,
             version=current.version if current is not None else 0,
             digest=current.manifest.digest if current is not None else b"",
+            handled_version=self._handled_version,
         )
 
     async def _watch(self, server: ParameterServerStub) -> bool:
@@ -197,7 +199,7 @@ class Downlink:
                 delta = part.kind == pb.PAYLOAD_KIND_DELTA
                 if delta and not request.accepts_delta:
                     raise WireError("the parameter server sent a delta that was not asked for")
-                await self._offer(server, payload, delta=delta)
+                await self._offer(server, payload, part.version, delta=delta)
                 if self._needs_whole == request.accepts_delta:
                     return True
         finally:
@@ -210,7 +212,9 @@ class Downlink:
             self._trouble, self._routine = None, False
             self._tell(device_pb2.SEVERITY_INFO, "parameter_server_back", "policies flow again")
 
-    async def _offer(self, server: ParameterServerStub, payload: bytes, *, delta: bool) -> None:
+    async def _offer(
+        self, server: ParameterServerStub, payload: bytes, version: int, *, delta: bool
+    ) -> None:
         loop = asyncio.get_running_loop()
 
         def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
@@ -227,6 +231,7 @@ class Downlink:
             self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
             return
         finally:
+            self._handled_version = version
             self._tell_active.set()  # what acts, be it the same: the server waits for it
         self._needs_whole = False
         if not self._routine:  # telemetry tells of the many swaps that follow

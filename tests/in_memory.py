@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cloud_learner.algorithms.interface import Setup, load_algorithm
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
-from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.quantization.quantize import Quantized, Quantizer
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.quantization.session import open_session
 from cloud_learner.training.experience import Admitted
@@ -236,11 +236,15 @@ class InMemory:
         device.seq += 1
         self.source.add([Admitted(key, self._position, chunk, self.acting.updates)])
 
+    def note_published(self, quantized: Quantized) -> None:
+        """Called with every version; for whoever measures them."""
+
     def _publish(self) -> Acting:
         began_s = time.process_time()
         quantized = self.quantizer.quantize(self.learner.policy, self._sample)
         session = open_session(self.quantizer.graphs[quantized.precision], quantized.tensors)
         self.publish_s += time.process_time() - began_s
+        self.note_published(quantized)
         self.precisions[quantized.precision] = self.precisions.get(quantized.precision, 0) + 1
         self.version += 1
         wanted = [ACTION, LOG_PROB]

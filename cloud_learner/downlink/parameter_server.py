@@ -33,6 +33,8 @@ MAX_STUCK_WATCHES_PER_DEVICE = 16
 """A watch whose connection is stuck ends only with it; with so many open, a new one is refused."""
 REPORT_PATIENCE_S: Final = 5.0
 """How long a device may take to say what became of a refresh, before it is sent the next."""
+MAX_VERSION: Final = 2**62 - 1
+"""The highest version that a manifest may carry."""
 OPERATORS = frozenset({"operator", "learner"})
 """Who may read policies besides devices."""
 
@@ -46,14 +48,16 @@ class _Watcher:
         ended: Why it is to end; empty while it is not.
         answer_due_s: Until when the device may answer the refresh it was sent, by the loop's clock;
             None: it has, or none was sent.
+        sent_version: Of that refresh.
     """
 
-    __slots__ = ("answer_due_s", "ended", "wake")
+    __slots__ = ("answer_due_s", "ended", "sent_version", "wake")
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.ended = ""
         self.answer_due_s: float | None = None
+        self.sent_version = 0
 
     def end(self, why: str) -> None:
         self.ended = why
@@ -165,7 +169,7 @@ class ParameterServer(rpc.ParameterServerServicer):
                 "wait until their connections time out",
             )
         self._report_divergence(request)
-        if request.accepts_delta:
+        if request.accepts_delta and len(request.have_digest) in (0, DIGEST_BYTES):
             self._active.note(device_id, Base(request.have_version, request.have_digest))
         have = request.have_version
         partial = (request.partial_digest, request.partial_bytes)
@@ -194,6 +198,7 @@ class ParameterServer(rpc.ParameterServerServicer):
                 self._meter.count_refresh(device_id, refresh.fp32_bytes)
                 have, partial = refresh.version, (b"", 0)
                 if request.accepts_delta:
+                    watcher.sent_version = refresh.version
                     watcher.answer_due_s = asyncio.get_running_loop().time() + self._patience_s
 
     async def GetGraph(  # noqa: N802 - the name in the proto
@@ -247,17 +252,24 @@ class ParameterServer(rpc.ParameterServerServicer):
         """Notes what a device acts with now; a relay tells it for those behind it."""
         device_id = await self._require_reporter(request, context)
         await require_fleet(context, request.fleet, self._fleet)
-        if len(request.digest) not in (0, DIGEST_BYTES) or len(request.run_id) > RUN_ID_BYTES:
+        digest_bytes = DIGEST_BYTES if request.version else 0
+        if (
+            len(request.digest) != digest_bytes
+            or len(request.run_id) > RUN_ID_BYTES
+            or request.version > MAX_VERSION
+        ):
             await refuse(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"digest has {len(request.digest)} bytes and run_id {len(request.run_id)}: send "
-                f"{DIGEST_BYTES} and {RUN_ID_BYTES}",
+                f"version {request.version}, digest of {len(request.digest)} bytes, run_id of "
+                f"{len(request.run_id)}: send what the manifest says, and {RUN_ID_BYTES} bytes",
             )
         self._active.note(device_id, Base(request.version, request.digest), request.run_id)
+        handled = max(request.version, request.handled_version)
         for watcher in self._watchers.get(device_id, ()):
-            watcher.answer_due_s = None
-            watcher.wake.set()
+            if handled >= watcher.sent_version:  # an earlier report may come late
+                watcher.answer_due_s = None
+                watcher.wake.set()
         return pb.ReportActiveResponse()
 
     # --------------------------------------------------------------------------------- the rules

@@ -204,6 +204,33 @@ def test_policies_are_listed_newest_first_with_age_and_who_runs_them(play: Play)
     play(scenario)
 
 
+def test_what_a_device_reports_as_active_counts_at_once_if_it_is_of_its_present_run(
+    play: Play,
+) -> None:
+    async def scenario(cloud: Cloud) -> None:
+        published = [cloud.publish() for _ in range(3)]
+        run_id = cloud.view.devices()[0].status.run_id
+        stub = parameter_server_pb2_grpc.ParameterServerStub(
+            await cloud.channel("pi-1", Role.DEVICE)
+        )
+        fleet = await cloud.stub()
+        for reported, expected in ((b"of another run", [[], ["pi-1"], ["pi-2"]]), (run_id, None)):
+            await stub.ReportActive(
+                server_pb2.ReportActiveRequest(
+                    fleet="reef",
+                    device_id="pi-1",
+                    run_id=reported,
+                    version=3,
+                    digest=published[2].digest,
+                )
+            )
+            answer = await fleet.ListPolicies(fleet_pb2.ListPoliciesRequest(fleet="reef"))
+            active = [list(info.active_devices) for info in answer.policies]
+            assert active == (expected or [["pi-1"], [], ["pi-2"]])
+
+    play(scenario)
+
+
 def test_the_audit_is_the_views(play: Play) -> None:
     async def scenario(cloud: Cloud) -> None:
         for name, role in (("operator", Role.OPERATOR), ("learner", Role.LEARNER)):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.downlink.policy_log import MAX_IN_USE, PolicyLog
 from cloud_learner.downlink.published import Published
 from shoal.errors import PolicyLogError
 from shoal.policy import MAX_GRAPH_BYTES, Golden, decode_bundle, sha256
@@ -49,9 +49,21 @@ def policy(seed: int = 0) -> SmallPolicy:
     return SmallPolicy({"weight": np.full((2, 3), seed, np.int32)}, golden)
 
 
-def open_log(directory: Path, *, keep: int = 64, after_version: int = 0) -> PolicyLog:
+def open_log(
+    directory: Path,
+    *,
+    keep: int = 64,
+    after_version: int = 0,
+    in_use: Callable[[], Collection[int]] = frozenset,
+) -> PolicyLog:
     return PolicyLog(
-        directory, KEY, "reef", keep=keep, after_version=after_version, clock=lambda: 1_700_000.5
+        directory,
+        KEY,
+        "reef",
+        keep=keep,
+        after_version=after_version,
+        in_use=in_use,
+        clock=lambda: 1_700_000.5,
     )
 
 
@@ -394,3 +406,42 @@ def test_publishing_and_reading_from_many_threads_agree(tmp_path: Path) -> None:
             thread.join()
         assert sorted(published.version for published in seen) == list(range(1, 33))
         assert log.highest_version == 32
+
+
+def kept(log: PolicyLog) -> list[int]:
+    return [info.manifest.version for info in log.list()]
+
+
+def test_a_version_that_a_device_has_is_never_deleted_until_it_has_another(tmp_path: Path) -> None:
+    in_use = {1}
+    with open_log(tmp_path, keep=2, in_use=lambda: in_use) as log:
+        first = publish(log, 1, b"its own graph")
+        for updates in range(2, 6):
+            publish(log, updates)
+        assert kept(log) == [5, 4, 1]
+        assert log.get(1) == first
+        assert log.graph(sha256(b"its own graph")) is not None
+        in_use.clear()
+        in_use.add(5)
+        publish(log, 6)
+        assert kept(log) == [6, 5]
+        assert not bundle_path(tmp_path, 1).exists()
+
+
+def test_what_devices_have_is_kept_over_a_restart(tmp_path: Path) -> None:
+    with open_log(tmp_path, keep=2, in_use=lambda: {1}) as log:
+        for updates in range(4):
+            publish(log, updates)
+    with open_log(tmp_path, keep=2, in_use=lambda: {1, 99}) as log:
+        assert kept(log) == [4, 3, 1]
+
+
+def test_of_too_many_old_versions_in_use_the_oldest_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "shoal"):
+        with open_log(tmp_path, keep=1, in_use=lambda: range(1000)) as log:
+            for updates in range(MAX_IN_USE + 3):
+                publish(log, updates)
+            assert kept(log) == list(range(MAX_IN_USE + 3, 2, -1))
+        assert "policies_in_use_deleted" in [record.getMessage() for record in caplog.records]

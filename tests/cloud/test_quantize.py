@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from networks import ACTIONS, NEST, Case, bounded, make_case, of_kind, pixels
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -27,10 +28,12 @@ from cloud_learner.models.integers import (
     IntegerAffine,
     channel_reach,
     hold_range,
+    hold_sampled_range,
     quantize_affine,
 )
 from cloud_learner.models.policy_graph import PRECISIONS
 from cloud_learner.quantization import quantize
+from cloud_learner.quantization.dead_zone import DeadZone
 from cloud_learner.quantization.gap import measure
 from cloud_learner.quantization.golden import GOLDEN_BYTES, GOLDEN_ROWS, clear_rows, golden_rows
 from cloud_learner.quantization.quantize import Quantized, Quantizer
@@ -559,3 +562,106 @@ def test_a_refused_version_leaves_the_ranges_as_they_were() -> None:
         quantizer.quantize(case.policy, case.sample)
     after = quantizer.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+# --------------------------------------------------------------------------------- small refreshes
+
+
+@given(
+    hnp.arrays(np.float32, 40, elements=st.floats(-60, 60, width=32)),
+    hnp.arrays(np.float32, (5, 40), elements=st.floats(-0.75, 0.75, width=32)),
+    st.sampled_from([0.0, 0.25, 0.5]),
+)
+def test_integers_err_by_half_a_step_and_the_dead_zone_at_most(
+    start: NDArray[np.float32], moves: NDArray[np.float32], width: float
+) -> None:
+    zone, units = DeadZone(width), torch.from_numpy(start)
+    before = zone.settle("w", units)
+    np.testing.assert_array_equal(before, units.round())
+    for move in moves:
+        units = units + torch.from_numpy(move)
+        after = zone.settle("w", units)
+        assert bool(((after - units).abs() <= 0.5 + width).all())
+        moved = after != before
+        assert bool((after[moved] == units[moved].round()).all())
+        assert torch.equal(zone.settle("w", units), after)  # the same weights change nothing
+        before = after
+
+
+def nudge(case: Case, scale: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in case.policy.parameters():
+            parameter.add_(torch.randn_like(parameter) * scale)
+
+
+def changes(quantizer: Quantizer, case: Case) -> int:
+    """How many weights change over some small updates."""
+    before = quantizer.quantize(case.policy, case.sample).tensors
+    changed = 0
+    for seed in range(4):
+        nudge(case, 1e-3, seed)
+        after = quantizer.quantize(case.policy, case.sample).tensors
+        changed += sum(int((after[n] != before[n]).sum()) for n in after if n.startswith("weight"))
+        before = after
+    return changed
+
+
+def test_a_dead_zone_has_fewer_integers_change() -> None:
+    plain, zoned = (
+        changes(Quantizer(case.policy, kl_max=1.0, dead_zone=width), case)
+        for case, width in ((cartpole(), 0.0), (cartpole(), 0.25))
+    )
+    assert zoned < 0.7 * plain
+
+
+@pytest.mark.parametrize("name", ["cartpole", "image", "lstm", "nest"])
+def test_a_quantizer_that_goes_on_elsewhere_gives_the_same_bytes(name: str) -> None:
+    case = CASES[name]()
+    here = Quantizer(case.policy, kl_max=1.0, dead_zone=0.25)
+    for seed in range(3):
+        here.quantize(case.policy, case.sample)
+        nudge(case, 1e-3, seed)
+    there = Quantizer(case.policy, kl_max=1.0, dead_zone=0.25)
+    there.load_state_dict(here.state_dict())
+    for seed in range(3):
+        ours, theirs = (each.quantize(case.policy, case.sample) for each in (here, there))
+        assert encode_tensors(dict(ours.tensors)) == encode_tensors(dict(theirs.tensors))
+        assert encode_golden(ours.golden) == encode_golden(theirs.golden)
+        nudge(case, 1e-3, seed)
+
+
+def test_golden_vectors_ask_the_same_over_versions_and_their_decisions_stay_clear() -> None:
+    case = cartpole()
+    quantizer = Quantizer(case.policy, kl_max=1.0)
+    asked = []
+    for seed in range(16):
+        golden = quantizer.quantize(case.policy, case.sample).golden
+        asked.append(golden.observations)
+        session = open_session(
+            quantizer.graphs["int8"], quantizer.quantize(case.policy, case.sample).tensors
+        )
+        given = feeds(case.policy.observation, golden.observations, golden.noise)
+        (distribution,) = session.run(["distribution"], given)
+        assert clear_rows(case.policy, distribution, golden.noise).all()
+        nudge(case, 0.02, seed)
+    kept = sum(np.array_equal(a, b) for a, b in pairwise(asked))
+    assert kept >= 10
+
+
+def test_a_range_of_samples_shrinks_only_after_many_that_needed_less() -> None:
+    held, low = hold_sampled_range(None, torch.tensor([1.0, 1.0]), None)
+    small = torch.tensor([0.1, 0.9])
+    steps = 0
+    while held[0] == 1.0:
+        held, low = hold_sampled_range(held, small, low)
+        steps += 1
+    assert steps == 16
+    np.testing.assert_allclose(held, [0.11, 1.0])
+    held, low = hold_sampled_range(held, torch.tensor([2.0, 1.0]), low)
+    assert held[0] == pytest.approx(2.2)  # and grows at once
+    for _ in range(15):
+        held, low = hold_sampled_range(held, small, low)
+    held, low = hold_sampled_range(held, torch.tensor([2.0, 1.0]), low)
+    held, low = hold_sampled_range(held, small, low)
+    assert held[0] == pytest.approx(2.2)  # one that needs it starts the count afresh

@@ -383,7 +383,12 @@ def _messages() -> dict[str, Message]:
             digest=DIGEST,
         ),
         "ReportActiveRequest": parameter_server_pb2.ReportActiveRequest(
-            fleet="farm", device_id="pi-1", run_id=RUN_ID, version=7, digest=DIGEST
+            fleet="farm",
+            device_id="pi-1",
+            run_id=RUN_ID,
+            version=7,
+            digest=DIGEST,
+            handled_version=8,
         ),
         "ReportActiveResponse": parameter_server_pb2.ReportActiveResponse(),
         "TensorDelta": _tensor_delta(),

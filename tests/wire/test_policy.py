@@ -283,3 +283,47 @@ def test_a_missing_or_repeated_part_is_a_wire_error(order: list[int]) -> None:
 def test_a_payload_that_says_it_is_too_large_is_refused_at_once() -> None:
     with pytest.raises(LimitExceeded):
         Assembler(100).add(PayloadPart(101, 0, b"x"))
+
+
+# ------------------------------------------------------------------------------------ resumed parts
+
+
+@given(st.binary(min_size=1, max_size=200), st.integers(1, 40), st.data())
+def test_a_payload_may_break_off_anywhere_and_be_gone_on_with(
+    payload: bytes, part_bytes: int, data: st.DataObject
+) -> None:
+    digest = sha256(payload)
+    assembler = Assembler(1000)
+    have, done = 0, None
+    while done is None:
+        rest = payload[have:]
+        for part in split(rest, part_bytes):
+            whole = PayloadPart(len(payload), have + part.offset, part.data, digest)
+            done = assembler.add(whole)
+            if done is None and data.draw(st.booleans()):
+                break  # the stream ends
+        if done is None:
+            have = assembler.partial_bytes
+            assert assembler.partial_digest == digest
+    assert done == payload
+    assert (assembler.partial_digest, assembler.partial_bytes) == (b"", 0)
+
+
+def test_what_is_not_known_by_a_digest_cannot_be_gone_on_with() -> None:
+    assembler = Assembler(1000)
+    assert assembler.add(PayloadPart(10, 0, b"12345")) is None
+    assert assembler.partial_bytes == 0
+
+
+def test_the_rest_of_another_payload_is_refused_and_nothing_is_kept() -> None:
+    assembler = Assembler(1000)
+    assembler.add(PayloadPart(10, 0, b"12345", sha256(b"1234567890")))
+    with pytest.raises(WireError):
+        assembler.add(PayloadPart(10, 5, b"abcde", sha256(b"other")))
+    assert assembler.partial_bytes == 0
+
+
+def test_a_payload_that_is_not_what_its_digest_says_is_refused() -> None:
+    assembler = Assembler(1000)
+    with pytest.raises(WireError, match="digest"):
+        assembler.add(PayloadPart(5, 0, b"12345", bytes(32)))

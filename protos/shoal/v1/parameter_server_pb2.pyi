@@ -64,18 +64,20 @@ class Part(_message.Message):
     def __init__(self, version: _Optional[int] = ..., total_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., kind: _Optional[_Union[PayloadKind, str]] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ReportActiveRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "run_id", "version", "digest")
+    __slots__ = ("fleet", "device_id", "run_id", "version", "digest", "handled_version")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HANDLED_VERSION_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     run_id: bytes
     version: int
     digest: bytes
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    handled_version: int
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., handled_version: _Optional[int] = ...) -> None: ...
 
 class ReportActiveResponse(_message.Message):
     __slots__ = ()

@@ -1,0 +1,132 @@
+"""Several devices in one process; `push_latency` starts it and tells it who they are.
+
+It reads one line of JSON, prints a line when every device has its first policy, and when its input
+ends, what became active when: `[[version, seconds of the monotonic clock], ...]`.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+if str(HERE.parent) not in sys.path:  # run as a program
+    sys.path.insert(0, str(HERE.parent))
+
+from bench.child import now_s  # noqa: E402
+
+from edge_agent.config import ServerConfig  # noqa: E402
+from edge_agent.downlink import Downlink, open_channel  # noqa: E402
+from edge_agent.events import Events  # noqa: E402
+from edge_agent.policy_store import PolicyStore  # noqa: E402
+from shoal.identity import Identity  # noqa: E402
+from shoal.policy import (  # noqa: E402
+    MAX_BUNDLE_BYTES,
+    Assembler,
+    PayloadPart,
+    check_digests,
+    decode_bundle,
+    decode_manifest,
+)
+from shoal.policy_delta import decode_policy_delta  # noqa: E402
+from shoal.spaces import Discrete, EnvSpec, unbounded  # noqa: E402
+from shoal.v1 import parameter_server_pb2 as pb  # noqa: E402
+from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub  # noqa: E402
+
+SPEC = EnvSpec("Test-v0", unbounded((8,)), Discrete(4))
+Note = Callable[[int], None]
+
+
+async def agent(told: dict[str, Any], name: str, note: Note) -> None:
+    """A policy store and its downlink, as in a device."""
+    identity = Identity.load(Path(told["identities"]) / name)
+    with PolicyStore(
+        Path(told["state"]) / name,
+        fleet="bench",
+        public_key=bytes.fromhex(told["public_key"]),
+        spec=SPEC,
+    ) as policies:
+        events = Events(name, bytes(16), clock=time.time)
+        config = ServerConfig(port=told["port"])
+        downlink = Downlink(config, identity, policies, events, fleet="bench", run_id=bytes(16))
+
+        def changed() -> None:
+            if (current := policies.current) is not None:
+                note(current.version)
+
+        with policies.listening(changed):
+            await asyncio.gather(downlink.follow(), downlink.report_active())
+
+
+async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) -> None:
+    """Restores each policy and checks its hashes; of a bare stream it only reads."""
+    identity = Identity.load(Path(told["identities"]) / name)
+    assembler, base = Assembler(MAX_BUNDLE_BYTES), b""
+    async with open_channel(ServerConfig(port=told["port"]), identity) as channel:
+        stub = ParameterServerStub(channel)
+        request = pb.WatchRequest(fleet="bench", device_id=name, accepts_delta=not bare)
+        async for part in stub.Watch(request):
+            if bare:
+                note(part.version)
+                continue
+            whole = PayloadPart(part.total_bytes, part.offset, part.data, part.digest)
+            payload = assembler.add(whole)
+            if payload is None:
+                continue
+            if part.kind == pb.PAYLOAD_KIND_DELTA:
+                payload = decode_policy_delta(payload).restore(decode_bundle(base))
+            base = payload
+            bundle = decode_bundle(payload)
+            manifest = decode_manifest(bundle.manifest)
+            check_digests(manifest, bundle)
+            note(part.version)
+            report = pb.ReportActiveRequest(
+                fleet="bench", device_id=name, version=manifest.version, digest=manifest.digest
+            )
+            await stub.ReportActive(report, timeout=60.0)
+
+
+async def main() -> None:
+    """Runs every device until the input ends."""
+    told = json.loads(sys.stdin.readline())
+    active: list[tuple[int, float]] = []
+    ready: set[str] = set()
+    everyone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    names = told["names"]
+
+    def note(name: str, version: int) -> None:  # in any thread
+        active.append((version, now_s()))
+        ready.add(name)
+        if len(ready) == len(names):
+            loop.call_soon_threadsafe(everyone.set)
+
+    def device(name: str) -> Awaitable[None]:
+        if told["kind"] == "agents":
+            return agent(told, name, functools.partial(note, name))
+        bare = told["kind"] == "bare"
+        return watcher(told, name, functools.partial(note, name), bare=bare)
+
+    running = asyncio.gather(*map(device, names))
+    waiting = asyncio.ensure_future(everyone.wait())
+    both: set[asyncio.Future[Any]] = {running, waiting}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+    sys.stdout.write(json.dumps(active) + "\n")
+    sys.stdout.flush()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

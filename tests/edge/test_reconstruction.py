@@ -1,0 +1,73 @@
+"""What a device makes of a delta and what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from edge.conftest import Publisher
+
+from edge_agent.policy_store import PolicyStore
+from edge_agent.reconstruction import offer_delta
+from shoal.errors import PolicyRejected
+from shoal.policy import decode_bundle
+from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta
+
+
+def open_store(directory: Path, publisher: Publisher) -> PolicyStore:
+    return PolicyStore(
+        directory, fleet="pond", public_key=publisher.public_key, spec=publisher.spec
+    )
+
+
+def delta(publisher: Publisher, base: int, target: int) -> bytes:
+    before, after = (decode_bundle(publisher.publish(v).bundle) for v in (base, target))
+    return encode_policy_delta(PolicyDelta.between(before, after))
+
+
+def test_it_starts_from_what_acts_or_from_the_one_before_also_after_a_restart(
+    tmp_path: Path, publisher: Publisher
+) -> None:
+    fetch = publisher.publish(1).fetch  # its graph is stored by then
+    with open_store(tmp_path, publisher) as policies:
+        for version in (1, 2):
+            published = publisher.publish(version)
+            policies.offer(published.bundle, published.fetch)
+    with open_store(tmp_path, publisher) as policies:
+        assert offer_delta(policies, delta(publisher, 1, 3), fetch).version == 3
+        assert offer_delta(policies, delta(publisher, 3, 4), fetch).version == 4
+        assert not policies.rejections
+        with pytest.raises(PolicyRejected) as caught:
+            offer_delta(policies, delta(publisher, 2, 5), fetch)
+        assert caught.value.reason == "base"
+        assert policies.rejections == {"base": 1}
+
+
+def test_a_base_whose_file_is_gone_is_not_held(tmp_path: Path, publisher: Publisher) -> None:
+    published = publisher.publish(1)
+    with open_store(tmp_path, publisher) as policies:
+        policies.offer(published.bundle, published.fetch)
+        base = Base.of(published.manifest)
+        assert policies.held(base) == published.parts
+        assert policies.held(Base(1, bytes(32))) is None
+        assert policies.held(Base(2, base.digest)) is None
+        for path in tmp_path.glob("*/*.bundle"):
+            path.unlink()
+        assert policies.held(base) is None
+
+
+def test_listeners_hear_of_every_change_of_what_acts(tmp_path: Path, publisher: Publisher) -> None:
+    heard: list[int] = []
+    with open_store(tmp_path, publisher) as policies:
+
+        def changed() -> None:
+            heard.append(policies.current.version if policies.current is not None else 0)
+
+        with policies.listening(changed):
+            for version in (1, 2):
+                published = publisher.publish(version)
+                policy = policies.offer(published.bundle, published.fetch)
+            policies.condemn(policy, "non_finite")
+        published = publisher.publish(3)
+        policies.offer(published.bundle, published.fetch)
+    assert heard == [1, 2, 1]
