@@ -160,6 +160,11 @@ class Downlink:
                     continue  # the next connection tells
                 try:
                     await server.ReportActive(self._active(), timeout=REPORT_DEADLINE_S)
+                except (asyncio.CancelledError, grpc.aio.UsageError):
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    # Its channel was closed under it: the next connection tells.
                 except grpc.aio.AioRpcError as error:
                     log.warning("active_not_reported", problem=explain(error))
                     await asyncio.sleep(self._rng.uniform(0.0, REPORT_DEADLINE_S))

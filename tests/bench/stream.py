@@ -37,8 +37,8 @@ SHOAL, BARE = "shoal", "paho -> broker -> paho"
 RATIO_BAR, TRANSITIONS_BAR = 0.5, 300_000
 DISTINCT_CHUNKS = 32
 """Chunks that are recorded; devices send them in turn, each time under another number."""
-ENVS = {"cartpole": (CARTPOLE, 16, 256), "pixels": (PIXELS, 1, 128)}
-"""By name: the environment, N, and T that give chunks below 96 KiB."""
+ENVS = {"cartpole": (CARTPOLE, 16, 256, 16_384), "pixels": (PIXELS, 1, 128, 2048)}
+"""By name: the environment, N and T that give chunks below 96 KiB, transitions of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +237,10 @@ def text_of(machine: Machine, plan: Plan, experience: Experience, runs: Sequence
     )
     ratio = ratio_of(rates(runs, SHOAL), rates(runs, BARE))
     steps = median([run.transitions_per_s for run in runs if run.contestant == SHOAL])
+    raw = steps * experience.raw_bytes / experience.transitions / 2**20
     bars = (
-        f"bytes/s to bare MQTT: {ratio:.2f} (bar {RATIO_BAR}); transitions/s:"
-        f" {steps:,.0f} (bar {TRANSITIONS_BAR:,})"
+        f"bytes/s to bare MQTT: {ratio:.2f} (bar {RATIO_BAR}); transitions/s: {steps:,.0f}"
+        f" (bar {TRANSITIONS_BAR:,} of CartPole); {raw:,.0f} MiB/s once decompressed"
     )
     return "\n\n".join((machine.text, what, table(headings, rows), bars))
 
@@ -254,13 +255,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="of the devices")
     parser.add_argument("--chunks", type=int, default=250, help="that each device sends in a run")
     parser.add_argument("--window", type=int, default=16, help="broker.window_chunks of a device")
-    parser.add_argument("--batch-steps", type=int, default=16_384, help="of the learner")
+    parser.add_argument("--batch-steps", type=int, help="of the learner")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one repeat of 20 chunks a device")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
     parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
-    env, envs, chunk_steps = ENVS[given.env]
+    env, envs, chunk_steps, batch_steps = ENVS[given.env]
     plan = Plan(
         env=given.env,
         envs=given.envs or envs,
@@ -269,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         processes=given.processes,
         chunks=20 if given.quick else given.chunks,
         window=given.window,
-        batch_steps=given.batch_steps,
+        batch_steps=given.batch_steps or batch_steps,
         repeats=1 if given.quick else given.repeats,
     )
     machine = this_machine()

@@ -73,6 +73,8 @@ class Server(rpc.ParameterServerServicer):
         self.newest = pb.Part()
         self.parts: asyncio.Queue[list[pb.Part]] = asyncio.Queue()
         self.ended = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self._changed = asyncio.Condition()
 
     async def watched(self, times: int) -> None:
@@ -116,6 +118,7 @@ class Server(rpc.ParameterServerServicer):
         async with self._changed:
             self.reports.append(request)
             self._changed.notify_all()
+        await self.answers.wait()
         return pb.ReportActiveResponse()
 
     async def Watch(  # noqa: N802 - the name in the proto
@@ -218,6 +221,25 @@ async def device(
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+
+@asyncs
+async def test_a_report_whose_connection_goes_away_under_it_is_made_again_over_the_next(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        server.answers.clear()
+        published = publisher.publish(1, weights=publisher.weights(0))
+        server.graphs[published.manifest.graph_digest] = published.graph
+        server.push(published.bundle, 1)
+        await server.reported(1)
+        senseless = pb.Part(version=2, total_bytes=9, offset=5, data=b"x")
+        server.parts.put_nowait([senseless])  # the device closes the connection
+        await it.event("parameter_server_lost")
+        server.answers.set()
+        reports = len(server.reports)
+        await server.reported(1, more_than=reports)
 
 
 @asyncs
