@@ -20,7 +20,7 @@ import zstandard
 from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
-from wire.update_samples import pushing_device, pushing_telemetry, updates
+from wire.update_samples import updates
 
 from shoal.delta import encode_delta
 from shoal.policy import (
@@ -320,7 +320,6 @@ def _fleet() -> dict[str, Message]:
     return {
         "Audit": audit,
         "Device": device,
-        "Device.gradients": pushing_device(device),
         "ListDevicesRequest": fleet_pb2.ListDevicesRequest(fleet="farm"),
         "ListDevicesResponse": fleet_pb2.ListDevicesResponse(devices=[device]),
         "RecordedEvent": recorded,
@@ -403,13 +402,12 @@ def _messages() -> dict[str, Message]:
     run_ack = device_pb2.RunAck(run_id=RUN_ID, settled=[tensor_pb2.Span(start=0, stop=36)])
     return {
         **_fleet(),
-        **updates(),
+        **updates(telemetry),
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,
         "Telemetry.2": measured,
         "Telemetry.3": held_back,
-        "Telemetry.gradients": pushing_telemetry(telemetry),
         "RunLedger": telemetry.ledger[0],
         "RunLedger.2": aged,
         "Appetite": device_pb2.Appetite(

@@ -9,25 +9,16 @@ from strategies import DIGEST, RUN_ID
 from shoal.v1 import device_pb2, fleet_pb2, trajectory_pb2, update_pb2
 
 
-def pushing_telemetry(telemetry: device_pb2.Telemetry) -> device_pb2.Telemetry:
-    """That of a device which pushes gradients."""
+def updates(telemetry: device_pb2.Telemetry) -> dict[str, Message]:
+    """Every message of `update.proto`, and what others say of updates.
+
+    Args:
+        telemetry: Of a device that pushes none.
+    """
     pushing = device_pb2.Telemetry()
     pushing.CopyFrom(telemetry)
     pushing.updates_pushed, pushing.updates_applied = 40, 38
     pushing.gradient_chunks_dropped = 3
-    return pushing
-
-
-def pushing_device(device: fleet_pb2.Device) -> fleet_pb2.Device:
-    """The same, as the fleet has it."""
-    pushing = fleet_pb2.Device()
-    pushing.CopyFrom(device)
-    pushing.gradients.update({"applied": 38, "lag": 2})
-    return pushing
-
-
-def updates() -> dict[str, Message]:
-    """Every message of `update.proto`."""
     moments = update_pb2.ObservationMoments(
         count=256,
         mean=np.array([0.5, -1.0], "<f4").tobytes(),
@@ -52,6 +43,8 @@ def updates() -> dict[str, Message]:
         moments=moments,
     )
     return {
+        "Telemetry.gradients": pushing,
+        "Device.gradients": fleet_pb2.Device(device_id="pi-1", gradients={"applied": 38, "lag": 2}),
         "ObservationMoments": moments,
         "PushUpdateRequest": update,
         "PushUpdateResponse": update_pb2.PushUpdateResponse(
