@@ -147,6 +147,7 @@ class TaskQueue:
         self._waiting: dict[int, deque[int]] = defaultdict(deque)
         self._stages: dict[int, list[int]] = defaultdict(list)
         self._unended: Counter[int] = Counter()
+        self._behind: set[int] = set()
         for task in self._tasks.values():
             self._stages[task.spec.stage].append(task.task_id)
             self._unended[task.spec.stage] += task.state not in ENDED
@@ -272,7 +273,9 @@ class TaskQueue:
 
     def _passed(self, stage: int) -> bool:
         """Whether all of a stage ended, and each name with a threshold reached it."""
-        return not self._unended[stage] and not _below(self._of(stage))
+        if stage not in self._behind and not self._unended[stage] and not _below(self._of(stage)):
+            self._behind.add(stage)  # for good: none of its tasks is handed out again
+        return stage in self._behind
 
     def _of(self, stage: int) -> list[Task]:
         return [self._tasks[task_id] for task_id in self._stages[stage]]

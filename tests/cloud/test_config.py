@@ -45,6 +45,31 @@ def test_every_table_can_be_given(tmp_path: Path) -> None:
     assert config.journal.retain_bytes == 0
 
 
+def test_tasks_are_an_array_of_tables_and_a_mistake_names_its_key(tmp_path: Path) -> None:
+    text = """
+    [dispatch]
+    lease_s = 600
+    [[tasks]]
+    name = "pole"
+    env_kwargs = { sutton_barto_reward = true }
+    first_seed = 0
+    seeds = 8
+    episodes = 50
+    [[tasks]]
+    name = "long"
+    steps = 10_000
+    stage = 1
+    """
+    config = load(tmp_path, text)
+    assert [(task.name, task.seeds, task.stage) for task in config.tasks] == [
+        ("pole", 8, 0),
+        ("long", 1, 1),
+    ]
+    assert config.dispatch.lease_s == 600
+    with pytest.raises(ConfigError, match=r"tasks.*episode.*did you mean episodes"):
+        load(tmp_path, '[[tasks]]\nname = "a"\nepisode = 3\n')
+
+
 def test_variables_override_the_file(tmp_path: Path) -> None:
     config = load(tmp_path, "seed = 3\n", SHOAL_SEED="4", SHOAL_TRAINING__MAX_LAG="7")
     assert (config.seed, config.training.max_lag) == (4, 7)

@@ -401,3 +401,29 @@ def test_a_device_is_alive_exactly_when_its_health_says_online_or_degraded(
     assert alive == (
         health(record, later_s) in (fleet_pb2.HEALTH_ONLINE, fleet_pb2.HEALTH_DEGRADED)
     )
+
+
+def test_a_run_is_gone_when_it_died_fell_silent_or_was_replaced_and_not_before() -> None:
+    world = World()
+    device = SimDevice("pi-1")
+    first = device.run.run_id
+    assert not world.fleet.is_gone("pi-1", first)  # nobody heard of it yet
+    world.fleet.note_status(Birth(_birth(device, ONLINE), None))
+    assert not world.fleet.is_gone("pi-1", first)
+    world.fleet.note_status(Birth(_birth(device, LOST), None))
+    assert world.fleet.is_gone("pi-1", first)
+    device.restart()
+    assert not world.fleet.is_gone("pi-1", device.run.run_id)  # it asks before its birth is heard
+    world.fleet.note_status(Birth(_birth(device, ONLINE), None))
+    assert world.fleet.is_gone("pi-1", first)
+    assert not world.fleet.is_gone("pi-1", device.run.run_id)
+    world.now_s += STALE_AFTER_S + 1
+    assert world.fleet.is_gone("pi-1", device.run.run_id)
+
+
+def test_what_a_device_makes_is_as_it_last_reported() -> None:
+    world = World()
+    assert world.fleet.steps_per_s("pi-1") == 0.0
+    telemetry = pb.Telemetry(device_id="pi-1", run_id=NEW, steps_per_s=812.5)
+    world.fleet.note_telemetry(Report(telemetry, {}))
+    assert world.fleet.steps_per_s("pi-1") == 812.5
