@@ -36,8 +36,8 @@ class Round:
     """Whom policies are pushed to.
 
     Attributes:
-        kind: `agents` prove and build each policy as a device does; `watchers` restore and hash it once a process;
-            `bare` only receive as many bytes.
+        kind: `agents` prove and build each policy as a device does; `watchers` restore and hash it
+            once a process; `bare` only receive as many bytes.
         devices: How many.
         processes: Over so many processes.
         versions: Published one after the other.
