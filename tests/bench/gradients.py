@@ -11,6 +11,7 @@ it does nothing else.
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from bench.report import envelope, median, table, this_machine, versions  # noqa
 SCHEMA = "shoal.bench.Gradients"
 BAR_MS, GOAL_MS = 15.0, 5.0
 CONNECT_S = 0.05  # for each agent of a process, before all begin
+# As `shoal demo` has it: a pool of threads in each process only gets in the way of the others.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 LARGE = (1024, 1024)  # hidden widths of the network that shards are worth their threads for
 
 
@@ -284,6 +287,7 @@ def _child(role: str, told: dict[str, object]) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=ONE_THREAD | os.environ,
     )
 
 
