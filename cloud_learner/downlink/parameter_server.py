@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
@@ -14,7 +14,6 @@ from cloud_learner.downlink.active_policies import Active, ActivePolicies
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
-from cloud_learner.gradients.service import GradientService
 from cloud_learner.grpc_server import Context, peer_is_relay, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
@@ -26,6 +25,9 @@ from shoal.topics import check_device_id
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
+
+if TYPE_CHECKING:  # it needs torch, which a relay has not
+    from cloud_learner.gradients.service import GradientService
 
 DIGEST_BYTES = 32
 """A sha256."""
