@@ -24,6 +24,7 @@ from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reoffer import last_episodes, last_fingerprint, refill
 from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.revocations import Revocations
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import CheckpointStore
@@ -101,8 +102,15 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             parts.fleet, parts.policy_log, parts.parameter_server, fleet=config.fleet
         )
         services: list[Service] = [parts.parameter_server, fleet_service]
+        revocations = Revocations(config.server.revocation_list, identity)
         server = await stack.enter_async_context(
-            GrpcServer(config.server.host, config.server.port, identity, services)
+            GrpcServer(
+                config.server.host,
+                config.server.port,
+                identity,
+                services,
+                interceptors=revocations.interceptors,
+            )
         )
         running: dict[str, Callable[[], Awaitable[None]]] = {
             "subscriber": subscriber.serve,
@@ -114,6 +122,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             ),
             "trainer": lambda: trainer.serve(core.restored),
             "grpc": server.serve,
+            "revocations": revocations.follow,
         }
         if isinstance(parts.replay, Lockstep):
             lockstep = parts.replay

@@ -13,6 +13,7 @@ from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
+from edge_agent.renewal import Renewer
 from edge_agent.run_id import new_run_id
 from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
@@ -73,6 +74,7 @@ async def run(config: AgentConfig) -> None:
             actor = Actor(
                 envs, run_id=run_id, chunk_steps=config.actor.chunk_steps, control=control
             )
+            renewer = Renewer(identity, events, on_renewed=uplink.reconnect)
             reporter = Reporter(
                 device_id,
                 run_id,
@@ -90,7 +92,8 @@ async def run(config: AgentConfig) -> None:
                         functools.partial(act_forever, actor, policies, spool, events, config.actor)
                     ),
                     "uplink": uplink.serve,
-                    "downlink": downlink.follow,
+                    "downlink": renewer.restarting(downlink.follow),
+                    "identity": renewer.serve,
                     "status": lambda: uplink.report_every(
                         reporter.telemetry, config.telemetry_interval_s
                     ),

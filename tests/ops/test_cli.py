@@ -42,6 +42,8 @@ def loaded_by(code: int, *arguments: str) -> set[str]:
         (0, ("devices", "ls", "--help")),
         (0, ("bench", "--help")),
         (0, ("demo", "--help")),
+        (0, ("enroll", "--help")),
+        (0, ("fleet", "init", "--help")),
         (4, ("policy", "show")),
         (4, ("nonsense",)),
         (4, ("devices", "ls")),

@@ -198,7 +198,9 @@ def test_a_signing_request_yields_a_certificate_for_the_name_the_fleet_decides(
     issued = x509.load_pem_x509_certificate(pem)
     assert issued.subject.rfc4514_string() == "CN=pi-1"
     assert issued.public_key() == key.public_key()
-    issued.verify_directly_issued_by(pki.ca)
+    issued.verify_directly_issued_by(pki.issuer)
+    pki.issuer.verify_directly_issued_by(pki.ca)
+    assert pem.endswith(pki.chain_pem)
 
 
 def test_a_damaged_or_unproven_signing_request_is_refused(pki: FleetPki) -> None:

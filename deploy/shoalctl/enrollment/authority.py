@@ -1,0 +1,489 @@
+"""The authority: decides who becomes a member of the fleet, and writes it down.
+
+It holds the intermediate's key and sees no private key of a device. What it decides is in the
+database, on the broker's device list and on the revocation list before anybody is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from shoal.durable_file import write_durably
+from shoal.enrollment import (
+    CHALLENGE_BYTES,
+    MAX_PROOF_BYTES,
+    MAX_REQUEST_DER_BYTES,
+    MAX_TOKEN_CHARACTERS,
+    enroll_proof,
+    is_proven,
+    key_digest,
+    renew_proof,
+)
+from shoal.errors import ConfigError, IdentityError
+from shoal.topics import check_device_id
+from shoalctl.certificates import requested_key
+from shoalctl.enrollment.config import HOUR_S, EnrollmentConfig
+from shoalctl.enrollment.refusal import EnrollmentRefused, Reason
+from shoalctl.enrollment.store import (
+    APPROVED,
+    DENIED,
+    PENDING,
+    EnrollmentStore,
+    RequestRecord,
+)
+from shoalctl.enrollment.tokens import TokenRecord, judge_token, parse_token
+from shoalctl.pki import FleetPki, Role
+from shoalctl.registry import DeviceRegistry
+
+NEW_NAME: Final = (
+    "choose another name, or say that this device replaces it: `shoal enroll token create --device"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A request to enrol, as it came.
+
+    Attributes:
+        challenge: The one it answers.
+        csr: The signing request, DER.
+        token: Empty if there is none.
+        proof: By the key of the signing request.
+        address: Where it came from.
+    """
+
+    challenge: bytes
+    csr: bytes
+    token: str
+    proof: bytes
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A request to renew, as it came: the present certificate, DER, and a proof by its key."""
+
+    challenge: bytes
+    certificate: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A device and its new certificate, with what leads to the root, PEM."""
+
+    device_id: str
+    chain: bytes
+
+
+class Authority:
+    """Enrols, renews and revokes devices; call it from any thread.
+
+    authority = Authority(config, pki, store, redeem=challenges.redeem, clock=time.time)
+    member = authority.enroll(application)  # None: an operator has to approve
+    """
+
+    def __init__(
+        self,
+        config: EnrollmentConfig,
+        pki: FleetPki,
+        store: EnrollmentStore,
+        *,
+        redeem: Callable[[bytes], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """Decides nothing yet.
+
+        Args:
+            config: The rules.
+            pki: The fleet's intermediate.
+            store: What was decided.
+            redeem: Whether a challenge may be answered; true once.
+            clock: Wall clock, Unix seconds.
+        """
+        self._config = config
+        self._pki = pki
+        self._store = store
+        self._redeem = redeem
+        self._clock = clock
+        self._registry = DeviceRegistry(config.devices_file)
+
+    # ------------------------------------------------------------------------------- for devices
+
+    def enroll(self, application: Application) -> Member | None:
+        """Makes a device a member.
+
+        Returns:
+            None while an operator has to approve.
+
+        Raises:
+            EnrollmentRefused: It may not be one; that is counted and an event.
+        """
+        try:
+            return self._enroll(application)
+        except EnrollmentRefused as refusal:
+            self.note_refusal(refusal, address=application.address)
+            raise
+
+    def renew(self, renewal: Renewal, *, address: str) -> Member:
+        """Gives a member a certificate that ends later.
+
+        Raises:
+            EnrollmentRefused: It is none, or not any more; that is counted and an event.
+        """
+        try:
+            return self._renew(renewal)
+        except EnrollmentRefused as refusal:
+            self.note_refusal(refusal, address=address)
+            raise
+
+    def note_refusal(self, refusal: EnrollmentRefused, *, address: str) -> None:
+        """Counts a refusal and makes it an event."""
+        with self._store.transaction():
+            self._note(
+                "refused",
+                str(refusal),
+                severity="warning",
+                device_id=refusal.device_id,
+                reason=str(refusal.reason),
+                address=address,
+            )
+
+    # ----------------------------------------------------------------------------- for operators
+
+    def revoke(self, device_id: str, *, certificate: x509.Certificate | None = None) -> int:
+        """Ends a membership: on the broker's list, on the CRL, and for renewals.
+
+        Args:
+            device_id: Who.
+            certificate: One that was issued elsewhere, to be revoked too.
+
+        Returns:
+            How many certificates were revoked.
+
+        Raises:
+            ConfigError: No such device was enrolled, or a file can't be written.
+        """
+        check_device_id(device_id)
+        now_s = self._clock()
+        with self._store.transaction():
+            if certificate is not None:
+                self._adopt(certificate, device_id, now_s=now_s)
+            if self._store.device(device_id) is None:
+                raise ConfigError(
+                    f"no device {device_id!r} was enrolled here (`shoal enroll ls`); if its "
+                    "certificate came from elsewhere, give it with --certificate"
+                )
+            revoked = self._store.revoke_certificates(device_id, now_s=now_s)
+            self._store.revoke_device(device_id, now_s=now_s)
+            self._store.drop_request(device_id)
+            self._registry.remove(device_id)
+            self.write_revocation_list()
+            self._note("revoked", f"{device_id} is no member any more", device_id=device_id)
+        return revoked
+
+    def decide(self, device_id: str, state: str) -> RequestRecord:
+        """Approves or denies a request.
+
+        Raises:
+            ConfigError: There is none under that name.
+        """
+        with self._store.transaction():
+            self._forget_old_requests()
+            found = self._store.request(device_id)
+            if found is None:
+                raise ConfigError(
+                    f"no device waits under the name {device_id!r}: `shoal enroll requests` lists "
+                    "those that do"
+                )
+            decided = RequestRecord(
+                device_id, found.key_digest, found.address, found.created_s, state
+            )
+            self._store.put_request(decided)
+            self._note(state, f"an operator has {state} {device_id}", device_id=device_id)
+        return decided
+
+    def write_revocation_list(self) -> None:
+        """Writes the CRL as the database has it.
+
+        Raises:
+            ConfigError: It can't be written.
+        """
+        revoked = {
+            serial: datetime.fromtimestamp(since_s, UTC)
+            for serial, since_s in self._store.revoked().items()
+        }
+        path = self._config.revocation_list
+        try:
+            write_durably(path, self._pki.revocation_list(revoked), mode=0o644)
+        except OSError as error:
+            raise ConfigError(f"can't write {path}: {error.strerror}") from error
+
+    def reconcile(self) -> None:
+        """Makes the broker's list and the CRL what the database says, as after a crash.
+
+        Raises:
+            ConfigError: A file can't be read or written.
+        """
+        with self._store.transaction():
+            devices = self._store.devices()
+            self._registry.add(*(each.device_id for each in devices if each.revoked_s is None))
+            self._registry.remove(*(each.device_id for each in devices if each.revoked_s))
+            self.write_revocation_list()
+
+    # --------------------------------------------------------------------------------- the rules
+
+    def _enroll(self, application: Application) -> Member | None:
+        if (
+            len(application.challenge) != CHALLENGE_BYTES
+            or not 0 < len(application.csr) <= MAX_REQUEST_DER_BYTES
+            or not 0 < len(application.proof) <= MAX_PROOF_BYTES
+            or len(application.token) > MAX_TOKEN_CHARACTERS
+        ):
+            raise EnrollmentRefused(
+                Reason.MALFORMED, "a field of the request is missing or too long"
+            )
+        self._redeem_once(application.challenge)
+        try:
+            csr = x509.load_der_x509_csr(application.csr)
+            key = requested_key(csr.public_bytes(serialization.Encoding.PEM))
+        except (ValueError, IdentityError) as error:
+            raise EnrollmentRefused(Reason.MALFORMED, f"the signing request: {error}") from error
+        device_id = _device_id(csr.subject)
+        statement = enroll_proof(application.challenge, application.csr, application.token)
+        if not is_proven(key, application.proof, statement):
+            raise _no_proof(device_id)
+        with self._store.transaction():
+            return self._decide(application, device_id, key)
+
+    def _decide(
+        self, application: Application, device_id: str, key: ec.EllipticCurvePublicKey
+    ) -> Member | None:
+        now_s = self._clock()
+        known = self._store.device(device_id)
+        if known is not None and known.revoked_s is None and known.key_digest == key_digest(key):
+            # It was enrolled with this very key, which it has just proved to hold: it missed the
+            # answer.
+            return self._certify(device_id, key, "enrolled_again", now_s=now_s)
+        token = None
+        if application.token:
+            parsed = parse_token(application.token)
+            record = self._store.token(parsed.id) if parsed is not None else None
+            token = judge_token(parsed, record, device_id, now_s=now_s)
+        if known is not None:
+            self._require_replacement(device_id, token, revoked=known.revoked_s is not None)
+        if token is None and not self._is_approved(application, device_id, key, now_s=now_s):
+            return None
+        if token is not None:
+            self._store.use_token(token.id)
+        self._store.drop_request(device_id)
+        if known is not None:
+            self._store.revoke_certificates(device_id, now_s=now_s)
+            self.write_revocation_list()
+        by = f"token {token.id}" if token is not None else "operator"
+        self._store.put_device(device_id, key_digest(key), now_s=now_s, by=by)
+        return self._certify(device_id, key, "enrolled", now_s=now_s, by=by)
+
+    def _require_replacement(
+        self, device_id: str, token: TokenRecord | None, *, revoked: bool
+    ) -> None:
+        if token is not None and token.replace and token.device_id == device_id:
+            return
+        reason, what = (
+            (Reason.REVOKED, "was revoked")
+            if revoked
+            else (Reason.NAME_TAKEN, "is enrolled already")
+        )
+        raise EnrollmentRefused(
+            reason,
+            f"a device named {device_id} {what}, with another key: {NEW_NAME} {device_id}"
+            " --replace`",
+            device_id=device_id,
+        )
+
+    def _is_approved(
+        self,
+        application: Application,
+        device_id: str,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        now_s: float,
+    ) -> bool:
+        self._forget_old_requests()
+        found = self._store.request(device_id)
+        if found is None:
+            if len(self._store.requests()) >= self._config.max_requests:
+                raise EnrollmentRefused(
+                    Reason.TOO_MANY_REQUESTS,
+                    "too many devices wait for an operator: come back later, or with a token",
+                    device_id=device_id,
+                )
+            self._store.put_request(
+                RequestRecord(device_id, key_digest(key), application.address, now_s, PENDING)
+            )
+            self._note(
+                "requested",
+                f"{device_id} asks to be enrolled: `shoal enroll approve {device_id}`, or deny",
+                device_id=device_id,
+                address=application.address,
+                key=key_digest(key).hex(),
+            )
+            return False
+        if found.key_digest != key_digest(key):
+            raise EnrollmentRefused(
+                Reason.NAME_REQUESTED,
+                f"another device waits under the name {device_id}: choose another name",
+                device_id=device_id,
+            )
+        if found.state == DENIED:
+            raise EnrollmentRefused(
+                Reason.DENIED, f"an operator has denied {device_id}", device_id=device_id
+            )
+        return found.state == APPROVED
+
+    def _renew(self, renewal: Renewal) -> Member:
+        if (
+            len(renewal.challenge) != CHALLENGE_BYTES
+            or not 0 < len(renewal.certificate) <= MAX_REQUEST_DER_BYTES
+            or not 0 < len(renewal.proof) <= MAX_PROOF_BYTES
+        ):
+            raise EnrollmentRefused(
+                Reason.MALFORMED, "a field of the request is missing or too long"
+            )
+        self._redeem_once(renewal.challenge)
+        try:
+            certificate = x509.load_der_x509_certificate(renewal.certificate)
+            key = certificate.public_key()
+        except ValueError as error:
+            raise EnrollmentRefused(Reason.MALFORMED, f"the certificate: {error}") from error
+        device_id = _device_id(certificate.subject)
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not self._is_ours(certificate):
+            raise EnrollmentRefused(
+                Reason.FOREIGN_CERTIFICATE,
+                "the certificate is not one of this fleet: enrol anew",
+                device_id=device_id,
+            )
+        statement = renew_proof(renewal.challenge, renewal.certificate)
+        if not is_proven(key, renewal.proof, statement):
+            raise _no_proof(device_id)
+        now_s = self._clock()
+        with self._store.transaction():
+            self._adopt(certificate, device_id, now_s=now_s)
+            self._require_member(certificate, device_id, key, now_s=now_s)
+            return self._certify(device_id, key, "renewed", now_s=now_s)
+
+    def _require_member(
+        self,
+        certificate: x509.Certificate,
+        device_id: str,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        now_s: float,
+    ) -> None:
+        device = self._store.device(device_id)
+        if (
+            device is None
+            or device.revoked_s is not None
+            or device.key_digest != key_digest(key)
+            or certificate.serial_number in self._store.revoked()
+        ):
+            raise EnrollmentRefused(
+                Reason.REVOKED,
+                f"{device_id}, with this key, is no member of the fleet any more: ask its operator",
+                device_id=device_id,
+            )
+        ended_s = now_s - certificate.not_valid_after_utc.timestamp()
+        if ended_s > self._config.renewal_grace_h * HOUR_S:
+            raise EnrollmentRefused(
+                Reason.EXPIRED,
+                f"the certificate of {device_id} ended {ended_s / HOUR_S:.0f} hours ago: enrol "
+                f"anew with a token of `shoal enroll token create --device {device_id} --replace`",
+                device_id=device_id,
+            )
+
+    def _is_ours(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self._pki.issuer)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def _adopt(self, certificate: x509.Certificate, device_id: str, *, now_s: float) -> None:
+        """Notes a certificate that `shoal pki issue` made, and its device if it is new."""
+        key = certificate.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not self._is_ours(certificate):
+            raise ConfigError("the certificate is not one of this fleet")
+        if _device_id(certificate.subject) != device_id:
+            raise ConfigError(f"the certificate is not that of {device_id}")
+        if self._store.device(device_id) is None:
+            self._store.put_device(device_id, key_digest(key), now_s=now_s, by="certificate")
+        self._store.add_certificate(
+            certificate.serial_number,
+            device_id,
+            issued_s=certificate.not_valid_before_utc.timestamp(),
+            expires_s=certificate.not_valid_after_utc.timestamp(),
+        )
+
+    def _certify(
+        self,
+        device_id: str,
+        key: ec.EllipticCurvePublicKey,
+        event: str,
+        *,
+        now_s: float,
+        **fields: str,
+    ) -> Member:
+        lifetime = timedelta(hours=self._config.certificate_lifetime_h)
+        chain = self._pki.certify(key, device_id, Role.DEVICE, lifetime=lifetime)
+        certificate = x509.load_pem_x509_certificate(chain)
+        expires = certificate.not_valid_after_utc
+        self._store.add_certificate(
+            certificate.serial_number, device_id, issued_s=now_s, expires_s=expires.timestamp()
+        )
+        self._registry.add(device_id)
+        message = f"{device_id} has a certificate until {expires:%Y-%m-%d %H:%M} UTC"
+        self._note(event, message, device_id=device_id, **fields)
+        return Member(device_id, chain)
+
+    def _redeem_once(self, challenge: bytes) -> None:
+        if not self._redeem(challenge):
+            raise EnrollmentRefused(
+                Reason.CHALLENGE, "the challenge was answered before, or is too old: begin again"
+            )
+
+    def _forget_old_requests(self) -> None:
+        self._store.drop_requests_before(self._clock() - self._config.request_lifetime_h * HOUR_S)
+
+    def _note(
+        self, name: str, message: str, *, device_id: str, severity: str = "info", **fields: str
+    ) -> None:
+        self._store.add_event(
+            name, message, severity=severity, device_id=device_id, now_s=self._clock(), **fields
+        )
+
+
+def _device_id(subject: x509.Name) -> str:
+    names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if len(names) != 1:
+        raise EnrollmentRefused(
+            Reason.NAME, f"there must be one common name, the device id; there are {len(names)}"
+        )
+    try:
+        return check_device_id(names[0])
+    except ConfigError as error:
+        raise EnrollmentRefused(Reason.NAME, str(error)[:200]) from error
+
+
+def _no_proof(device_id: str) -> EnrollmentRefused:
+    return EnrollmentRefused(
+        Reason.PROOF, "the request is not signed by the key it is about", device_id=device_id
+    )
