@@ -14,7 +14,7 @@ from edge_agent.enrollment import EnrollmentRefused, renew
 from edge_agent.enrollment_address import Endpoint, Membership
 from edge_agent.events import Events
 from edge_agent.validity import Dates, Diagnosis, Trouble, diagnose
-from shoal.errors import ShoalError
+from shoal.errors import IdentityError, ShoalError
 from shoal.identity import Identity
 from shoal.services import Service, backoff
 from shoal.v1 import device_pb2 as pb
@@ -77,6 +77,7 @@ class Renewer:
         self._attempt = 0
         self._failure = ""
         self._refused = False
+        self._serial = 0
         self._read()
 
     async def serve(self) -> None:
@@ -87,6 +88,10 @@ class Renewer:
 
     async def look(self) -> float:
         """Renews if it is time to, and says what is wrong; returns seconds until the next look."""
+        try:
+            self._read()
+        except IdentityError as error:
+            self._tell_failure(str(error))
         now_s = self._clock()
         skew_s: float | None = None
         wait_s = LOOK_S
@@ -159,7 +164,14 @@ class Renewer:
         return answer.skew_s
 
     def _read(self) -> None:
-        certificate = x509.load_pem_x509_certificate(self._identity.read_pems().cert)
+        """Looks at the certificate on the disk, which somebody else may have replaced."""
+        try:
+            certificate = x509.load_pem_x509_certificate(self._identity.read_pems().cert)
+        except ValueError as error:
+            raise IdentityError(f"{self._identity.directory}: {error}; enrol anew") from error
+        if certificate.serial_number == self._serial:
+            return
+        self._serial = certificate.serial_number
         self._dates = Dates.of(certificate)
         self._renewal_s = self._dates.renewal_s(self._rng.random())
 

@@ -113,10 +113,10 @@ def test_a_revoked_device_is_cut_off_in_the_middle_of_its_calls_and_others_are_n
             channel(server.port, gone) as first,
             channel(server.port, stays) as second,
         ):
-            cut = [
+            cut: list[Any] = [
                 first.unary_stream("/S/Yields", None, None)(b""),
                 first.unary_stream("/S/Writes", None, None)(b""),
-                first.stream_stream("/S/YieldsTo", None, None)(),
+                first.stream_stream("/S/YieldsTo", None, None)(None),
             ]
             kept = second.unary_stream("/S/Yields", None, None)(b"")
             for call in (*cut, kept):

@@ -96,7 +96,10 @@ def test_a_service_is_begun_again_with_the_new_certificate(tmp_path: Path) -> No
                 begun.set()
                 await asyncio.Event().wait()
 
-            running = asyncio.create_task(device.renewer.restarting(service)())
+            async def restarting() -> None:
+                await device.renewer.restarting(service)()
+
+            running = asyncio.create_task(restarting())
             await begun.wait()
             begun.clear()
             office.clock.ahead_s = 0.75 * HOUR_S
@@ -213,5 +216,22 @@ def test_a_revoked_device_is_told_so_once_and_asks_no_more(tmp_path: Path) -> No
             await device.renewer.look()
             assert device.said() == ["renewal_refused"]
             assert office.events().count("refused.revoked") == 1
+
+    run(scenario())
+
+
+def test_a_certificate_that_somebody_else_put_in_place_is_seen(tmp_path: Path) -> None:
+    pki = FleetPki.create(tmp_path / "pki", "reef")
+    identity = pki.issue("pi-1", Role.DEVICE, lifetime=timedelta(seconds=-30))
+    other = pki.issue("pi-1", Role.DEVICE, directory=tmp_path / "other")
+
+    async def scenario() -> None:
+        device = Device(identity, Clock())
+        await device.renewer.look()
+        (identity / "cert.pem").write_bytes(b"half of it")
+        await device.renewer.look()
+        (identity / "cert.pem").write_bytes((other / "cert.pem").read_bytes())
+        await device.renewer.look()
+        assert device.said() == ["certificate_expired", "renewal_failed", "identity_valid"]
 
     run(scenario())
