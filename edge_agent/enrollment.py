@@ -22,12 +22,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from edge_agent.enrollment_address import MEMBERSHIP_FILE, Endpoint, Membership
+from edge_agent.enrollment_address import Endpoint, Membership
+from edge_agent.pending_identity import install, pending_directory, pending_key, private_key
 from edge_agent.pinned_channel import PinnedChannel, fetch_root
-from shoal.durable_file import sync_directory, write_durably
+from shoal.durable_file import write_durably
 from shoal.enrollment import MAX_CHAIN_BYTES, enroll_proof, prove, renew_proof
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError
-from shoal.identity import CA_FILE, CERT_FILE, KEY_FILE, POLICY_KEY_FILE, PUBLIC_KEY_BYTES, Identity
+from shoal.identity import CERT_FILE, KEY_FILE, PUBLIC_KEY_BYTES, Identity
 from shoal.services import backoff
 from shoal.topics import check_device_id
 from shoal.v1 import enrollment_pb2 as pb
@@ -113,7 +114,7 @@ async def enroll(
     check_device_id(seed.device_id)
     if (seed.identity / CERT_FILE).exists():
         return _known(seed)
-    key = await asyncio.to_thread(_pending_key, _pending(seed.identity))
+    key = await asyncio.to_thread(pending_key, pending_directory(seed.identity))
     rng, attempt = rng or random.Random(), 0
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -130,7 +131,7 @@ async def enroll(
                 membership = check_answer(answer.enrolled, key.public_key(), root, seed.device_id)
                 if not membership.enrollment:
                     membership = replace(membership, enrollment=str(seed.server))
-                await asyncio.to_thread(_install, seed.identity, answer.enrolled, membership, root)
+                await asyncio.to_thread(install, seed.identity, answer.enrolled, membership, root)
                 return membership
             pause_s = float(answer.retry_after_s)
             failure = DeadlineExceeded(
@@ -171,7 +172,7 @@ async def renew(
     pems = identity.read_pems()
     certificate = x509.load_pem_x509_certificate(pems.cert)
     der = certificate.public_bytes(serialization.Encoding.DER)
-    key = _private_key(pems.key, identity.directory / KEY_FILE)
+    key = private_key(pems.key, identity.directory / KEY_FILE)
     root = pems.ca.decode("ascii")
     async with PinnedChannel(server, root) as channel:
         stub = EnrollmentStub(channel.grpc)
@@ -273,53 +274,3 @@ def _known(seed: Seed) -> Membership:
             "away to enrol anew"
         )
     return Membership.load(seed.identity) or Membership("", identity.name)
-
-
-def _pending(identity: Path) -> Path:
-    return identity.with_name(f".{identity.name}.enrolling")
-
-
-def _pending_key(directory: Path) -> ec.EllipticCurvePrivateKey:
-    """The key of an enrolment that goes on, made when it begins."""
-    path = directory / KEY_FILE
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o700)
-        if not path.exists():
-            key = ec.generate_private_key(ec.SECP256R1())
-            pem = key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-            write_durably(path, pem, mode=0o600)
-        return _private_key(path.read_bytes(), path)
-    except OSError as error:
-        raise IdentityError(f"can't write {path}: {error.strerror}; choose --identity") from error
-
-
-def _private_key(pem: bytes, path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError) as error:
-        raise IdentityError(f"{path}: damaged ({error}); remove it and enrol anew") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise IdentityError(f"{path}: not an EC key; enrol anew")
-    return key
-
-
-def _install(identity: Path, enrolled: pb.Enrolled, membership: Membership, root_pem: str) -> None:
-    """The identity directory appears whole or not at all."""
-    pending = _pending(identity)
-    try:
-        write_durably(pending / CA_FILE, root_pem.encode(), mode=_PUBLIC)
-        public_key = enrolled.policy_public_key.hex().encode() + b"\n"
-        write_durably(pending / POLICY_KEY_FILE, public_key, mode=_PUBLIC)
-        write_durably(pending / MEMBERSHIP_FILE, membership.dump(), mode=_PUBLIC)
-        write_durably(pending / CERT_FILE, enrolled.certificate_chain, mode=_PUBLIC)
-        pending.replace(identity)  # an empty directory there is replaced
-        sync_directory(identity.parent)
-    except OSError as error:
-        raise IdentityError(
-            f"can't write the identity {identity}: {error.strerror}; it must not exist yet"
-        ) from error

@@ -6,9 +6,6 @@ root and policies may lie elsewhere: the intermediate does the daily work. Every
 enrolment over a network enters through `FleetPki.sign_csr`, which never sees a private key.
 """
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shoal.errors import ConfigError, IdentityError
 from shoal.topics import check_device_id, check_fleet
@@ -34,12 +31,22 @@ from shoalctl.certificates import (
     requested_key,
     revocation_list,
 )
+from shoalctl.key_files import (
+    PRIVATE,
+    PUBLIC,
+    certificate_pem,
+    key_pem,
+    private_hex,
+    public_hex,
+    read_key,
+    read_policy_key,
+    write_directory,
+    write_new,
+)
 
 CA_FILE, CA_KEY_FILE = "ca.pem", "ca.key"
 INTERMEDIATE_FILE, INTERMEDIATE_KEY_FILE = "intermediate.pem", "intermediate.key"
-POLICY_KEY_FILE, POLICY_PUBLIC_FILE = "policy.key", "policy.pub"
-_PRIVATE = 0o600
-_PUBLIC = 0o644
+POLICY_KEY_FILE, POLICYPUBLIC_FILE = "policy.key", "policy.pub"
 
 
 class Role(StrEnum):
@@ -120,14 +127,14 @@ class FleetPki:
         try:
             for place in (directory, safe):
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(directory / CA_FILE, _pem(ca), _PUBLIC)
-            _write(directory / INTERMEDIATE_FILE, _pem(issuer), _PUBLIC)
-            _write(directory / INTERMEDIATE_KEY_FILE, _key_pem(issuer_key), _PRIVATE)
-            _write(directory / POLICY_PUBLIC_FILE, _public_hex(policy_key.public_key()), _PUBLIC)
-            _write(safe / POLICY_KEY_FILE, _private_hex(policy_key), _PRIVATE)
-            _write(safe / CA_KEY_FILE, _key_pem(ca_key), _PRIVATE)
+            write_new(directory / CA_FILE, certificate_pem(ca), PUBLIC)
+            write_new(directory / INTERMEDIATE_FILE, certificate_pem(issuer), PUBLIC)
+            write_new(directory / INTERMEDIATE_KEY_FILE, key_pem(issuer_key), PRIVATE)
+            write_new(directory / POLICYPUBLIC_FILE, public_hex(policy_key.public_key()), PUBLIC)
+            write_new(safe / POLICY_KEY_FILE, private_hex(policy_key), PRIVATE)
+            write_new(safe / CA_KEY_FILE, key_pem(ca_key), PRIVATE)
             if safe != directory:
-                _write(safe / CA_FILE, _pem(ca), _PUBLIC)
+                write_new(safe / CA_FILE, certificate_pem(ca), PUBLIC)
         except OSError as error:
             raise ConfigError(f"can't write a fleet's keys to {directory}: {error}") from error
         public = policy_key.public_key().public_bytes_raw()
@@ -146,19 +153,19 @@ class FleetPki:
         try:
             ca = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
             fleet = fleet_of(ca)
-            ca_key = _optional_key(directory / CA_KEY_FILE)
+            ca_key = read_key(directory / CA_KEY_FILE)
             issuer, issuer_key = ca, ca_key
             if (directory / INTERMEDIATE_FILE).exists():
                 issuer = x509.load_pem_x509_certificate(
                     (directory / INTERMEDIATE_FILE).read_bytes()
                 )
-                issuer_key = _optional_key(directory / INTERMEDIATE_KEY_FILE)
+                issuer_key = read_key(directory / INTERMEDIATE_KEY_FILE)
                 issuer.verify_directly_issued_by(ca)
-            policy_key = _optional_policy_key(directory / POLICY_KEY_FILE)
+            policy_key = read_policy_key(directory / POLICY_KEY_FILE)
             public = (
                 policy_key.public_key().public_bytes_raw()
                 if policy_key is not None
-                else bytes.fromhex((directory / POLICY_PUBLIC_FILE).read_text("ascii"))
+                else bytes.fromhex((directory / POLICYPUBLIC_FILE).read_text("ascii"))
             )
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
@@ -194,7 +201,7 @@ class FleetPki:
     @property
     def chain_pem(self) -> bytes:
         """What a certificate is followed by on its way to whoever trusts the root alone."""
-        return b"" if self.issuer is self.ca else _pem(self.issuer)
+        return b"" if self.issuer is self.ca else certificate_pem(self.issuer)
 
     def revocation_list(self, revoked: Mapping[int, datetime]) -> bytes:
         """The CRL of the issuer, PEM.
@@ -240,10 +247,10 @@ class FleetPki:
                 f"{target} exists already: to give {name} a new key, move the old one away first"
             )
         files = {
-            "ca.pem": (_pem(self.ca), _PUBLIC),
-            "cert.pem": (certificate, _PUBLIC),
-            "key.pem": (_key_pem(key), _PRIVATE),
-            "policy.pub": (self.policy_public_key.hex().encode("ascii") + b"\n", _PUBLIC),
+            "ca.pem": (certificate_pem(self.ca), PUBLIC),
+            "cert.pem": (certificate, PUBLIC),
+            "key.pem": (key_pem(key), PRIVATE),
+            "policy.pub": (self.policy_public_key.hex().encode("ascii") + b"\n", PUBLIC),
         }
         if role is Role.LEARNER:
             if self._policy_key is None:
@@ -251,9 +258,9 @@ class FleetPki:
                     f"{self.directory} has no {POLICY_KEY_FILE}, which a learner signs with: "
                     "copy it there from where it is kept, and take it away again afterwards"
                 )
-            files["policy.key"] = (_private_hex(self._policy_key), _PRIVATE)
+            files["policy.key"] = (private_hex(self._policy_key), PRIVATE)
         try:
-            _write_directory(target, files)
+            write_directory(target, files)
         except OSError as error:
             raise ConfigError(f"can't write the identity of {name}: {error}") from error
         return target
@@ -310,66 +317,4 @@ class FleetPki:
         certificate = leaf_certificate(
             self.issuer, self._issuer_key, key, subject, now=self.clock(), lifetime=lifetime
         )
-        return _pem(certificate) + self.chain_pem
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def _private_hex(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes_raw().hex().encode("ascii") + b"\n"
-
-
-def _public_hex(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes_raw().hex().encode("ascii") + b"\n"
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_directory(target: Path, files: dict[str, tuple[bytes, int]]) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        for name, (content, mode) in files.items():
-            _write(staging / name, content, mode)
-        staging.rename(target)
-    except OSError:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-
-
-def _secret(path: Path) -> bytes:
-    if path.stat().st_mode & 0o077:
-        raise IdentityError(f"others may read {path}: set its mode to 600 (chmod 600 {path})")
-    return path.read_bytes()
-
-
-def _optional_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
-    if not path.exists():
-        return None
-    key = serialization.load_pem_private_key(_secret(path), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{path.name} holds another kind of key")  # noqa: TRY004 - of the content
-    return key
-
-
-def _optional_policy_key(path: Path) -> Ed25519PrivateKey | None:
-    if not path.exists():
-        return None
-    seed = bytes.fromhex(_secret(path).decode("ascii"))
-    return Ed25519PrivateKey.from_private_bytes(seed)
+        return certificate_pem(certificate) + self.chain_pem

@@ -7,30 +7,23 @@ database, on the broker's device list and on the revocation list before anybody 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from shoal.durable_file import write_durably
-from shoal.enrollment import (
-    CHALLENGE_BYTES,
-    MAX_PROOF_BYTES,
-    MAX_REQUEST_DER_BYTES,
-    MAX_TOKEN_CHARACTERS,
-    enroll_proof,
-    is_proven,
-    key_digest,
-    renew_proof,
-)
-from shoal.errors import ConfigError, IdentityError
+from shoal.enrollment import key_digest
+from shoal.errors import ConfigError
 from shoal.topics import check_device_id
-from shoalctl.certificates import requested_key
+from shoalctl.enrollment.applications import (
+    Application,
+    Member,
+    Renewal,
+    device_id_of,
+    is_issued_by,
+)
 from shoalctl.enrollment.config import HOUR_S, EnrollmentConfig
 from shoalctl.enrollment.refusal import EnrollmentRefused, Reason
 from shoalctl.enrollment.store import (
@@ -47,42 +40,6 @@ from shoalctl.registry import DeviceRegistry
 NEW_NAME: Final = (
     "choose another name, or say that this device replaces it: `shoal enroll token create --device"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """A request to enrol, as it came.
-
-    Attributes:
-        challenge: The one it answers.
-        csr: The signing request, DER.
-        token: Empty if there is none.
-        proof: By the key of the signing request.
-        address: Where it came from.
-    """
-
-    challenge: bytes
-    csr: bytes
-    token: str
-    proof: bytes
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """A request to renew, as it came: the present certificate, DER, and a proof by its key."""
-
-    challenge: bytes
-    certificate: bytes
-    proof: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A device and its new certificate, with what leads to the root, PEM."""
-
-    device_id: str
-    chain: bytes
 
 
 class Authority:
@@ -243,27 +200,11 @@ class Authority:
     # --------------------------------------------------------------------------------- the rules
 
     def _enroll(self, application: Application) -> Member | None:
-        if (
-            len(application.challenge) != CHALLENGE_BYTES
-            or not 0 < len(application.csr) <= MAX_REQUEST_DER_BYTES
-            or not 0 < len(application.proof) <= MAX_PROOF_BYTES
-            or len(application.token) > MAX_TOKEN_CHARACTERS
-        ):
-            raise EnrollmentRefused(
-                Reason.MALFORMED, "a field of the request is missing or too long"
-            )
+        application.check_sizes()
         self._redeem_once(application.challenge)
-        try:
-            csr = x509.load_der_x509_csr(application.csr)
-            key = requested_key(csr.public_bytes(serialization.Encoding.PEM))
-        except (ValueError, IdentityError) as error:
-            raise EnrollmentRefused(Reason.MALFORMED, f"the signing request: {error}") from error
-        device_id = _device_id(csr.subject)
-        statement = enroll_proof(application.challenge, application.csr, application.token)
-        if not is_proven(key, application.proof, statement):
-            raise _no_proof(device_id)
+        applicant = application.read()
         with self._store.transaction():
-            return self._decide(application, device_id, key)
+            return self._decide(application, applicant.device_id, applicant.key)
 
     def _decide(
         self, application: Application, device_id: str, key: ec.EllipticCurvePublicKey
@@ -351,30 +292,10 @@ class Authority:
         return found.state == APPROVED
 
     def _renew(self, renewal: Renewal) -> Member:
-        if (
-            len(renewal.challenge) != CHALLENGE_BYTES
-            or not 0 < len(renewal.certificate) <= MAX_REQUEST_DER_BYTES
-            or not 0 < len(renewal.proof) <= MAX_PROOF_BYTES
-        ):
-            raise EnrollmentRefused(
-                Reason.MALFORMED, "a field of the request is missing or too long"
-            )
+        renewal.check_sizes()
         self._redeem_once(renewal.challenge)
-        try:
-            certificate = x509.load_der_x509_certificate(renewal.certificate)
-            key = certificate.public_key()
-        except ValueError as error:
-            raise EnrollmentRefused(Reason.MALFORMED, f"the certificate: {error}") from error
-        device_id = _device_id(certificate.subject)
-        if not isinstance(key, ec.EllipticCurvePublicKey) or not self._is_ours(certificate):
-            raise EnrollmentRefused(
-                Reason.FOREIGN_CERTIFICATE,
-                "the certificate is not one of this fleet: enrol anew",
-                device_id=device_id,
-            )
-        statement = renew_proof(renewal.challenge, renewal.certificate)
-        if not is_proven(key, renewal.proof, statement):
-            raise _no_proof(device_id)
+        present = renewal.read(self._pki.issuer)
+        certificate, device_id, key = present.certificate, present.device_id, present.key
         now_s = self._clock()
         with self._store.transaction():
             self._adopt(certificate, device_id, now_s=now_s)
@@ -410,19 +331,14 @@ class Authority:
                 device_id=device_id,
             )
 
-    def _is_ours(self, certificate: x509.Certificate) -> bool:
-        try:
-            certificate.verify_directly_issued_by(self._pki.issuer)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return True
-
     def _adopt(self, certificate: x509.Certificate, device_id: str, *, now_s: float) -> None:
         """Notes a certificate that `shoal pki issue` made, and its device if it is new."""
         key = certificate.public_key()
-        if not isinstance(key, ec.EllipticCurvePublicKey) or not self._is_ours(certificate):
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not is_issued_by(
+            certificate, self._pki.issuer
+        ):
             raise ConfigError("the certificate is not one of this fleet")
-        if _device_id(certificate.subject) != device_id:
+        if device_id_of(certificate.subject) != device_id:
             raise ConfigError(f"the certificate is not that of {device_id}")
         if self._store.device(device_id) is None:
             self._store.put_device(device_id, key_digest(key), now_s=now_s, by="certificate")
@@ -469,21 +385,3 @@ class Authority:
         self._store.add_event(
             name, message, severity=severity, device_id=device_id, now_s=self._clock(), **fields
         )
-
-
-def _device_id(subject: x509.Name) -> str:
-    names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if len(names) != 1:
-        raise EnrollmentRefused(
-            Reason.NAME, f"there must be one common name, the device id; there are {len(names)}"
-        )
-    try:
-        return check_device_id(names[0])
-    except ConfigError as error:
-        raise EnrollmentRefused(Reason.NAME, str(error)[:200]) from error
-
-
-def _no_proof(device_id: str) -> EnrollmentRefused:
-    return EnrollmentRefused(
-        Reason.PROOF, "the request is not signed by the key it is about", device_id=device_id
-    )

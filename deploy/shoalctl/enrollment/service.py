@@ -14,7 +14,8 @@ from cloud_learner.grpc_server import Context, refuse, require_fleet
 from shoal.logs import get_logger
 from shoal.v1 import enrollment_pb2 as pb
 from shoal.v1 import enrollment_pb2_grpc as rpc
-from shoalctl.enrollment.authority import Application, Authority, Member, Renewal
+from shoalctl.enrollment.applications import Application, Member, Renewal
+from shoalctl.enrollment.authority import Authority
 from shoalctl.enrollment.challenges import Challenges, Throttle
 from shoalctl.enrollment.config import EnrollmentConfig
 from shoalctl.enrollment.refusal import EnrollmentRefused, Reason
