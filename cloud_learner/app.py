@@ -102,7 +102,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             parts.fleet, parts.policy_log, parts.parameter_server, fleet=config.fleet
         )
         services: list[Service] = [parts.parameter_server, fleet_service]
-        revocations = Revocations(config.server.revocation_list, identity)
+        revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
             GrpcServer(
                 config.server.host,

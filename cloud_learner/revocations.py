@@ -37,20 +37,23 @@ class Revocations:
     that is said. A server that can't read the one that it is told of does not start.
 
     Attributes:
-        counters: Calls that were `refused` and `ended`.
+        counters: Calls that were `revoked_refused` and `revoked_ended`.
     """
 
-    def __init__(self, path: Path | None, identity: Identity) -> None:
+    def __init__(
+        self, path: Path | None, identity: Identity, *, counters: Counter[str] | None = None
+    ) -> None:
         """Reads the list.
 
         Args:
             path: The CRL, PEM; None if nobody is revoked that way.
             identity: The server's, whose chain holds the CRL's issuer.
+            counters: Where to count; a counter of its own if None.
 
         Raises:
             IdentityError: The list can't be read, or is not signed by the fleet's CA.
         """
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter() if counters is None else counters
         self._path = path
         pems = identity.read_pems()
         self._chain = pems.cert + pems.ca
@@ -153,7 +156,7 @@ class _Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # gene
     def _single(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Any:  # noqa: ANN401
         async def call(request: Any, context: Context) -> Any:  # noqa: ANN401
             if self._revocations.is_revoked(_serial(context)):
-                await self._revocations.turn_away(context, counter="refused")
+                await self._revocations.turn_away(context, counter="revoked_refused")
             return await behaviour(request, context)
 
         return call
@@ -162,7 +165,7 @@ class _Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # gene
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: ANN401
             serial = _serial(context)
             if self._revocations.is_revoked(serial):
-                await self._revocations.turn_away(context, counter="refused")
+                await self._revocations.turn_away(context, counter="revoked_refused")
             if serial is None:
                 return
             responses = behaviour(request, context)
@@ -172,7 +175,7 @@ class _Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # gene
                 async for response in _until(ended, responses):
                     yield response
                 if ended.is_set():
-                    await self._revocations.turn_away(context, counter="ended")
+                    await self._revocations.turn_away(context, counter="revoked_ended")
 
         return call
 

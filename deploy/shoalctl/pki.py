@@ -7,7 +7,7 @@ enrolment over a network enters through `FleetPki.sign_csr`, which never sees a 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from shoal.durable_file import write_durably
 from shoal.errors import ConfigError, IdentityError
 from shoal.topics import check_device_id, check_fleet
 from shoalctl.certificates import (
@@ -193,6 +194,32 @@ class FleetPki:
             )
         return cls(directory, fleet, ca, issuer, clock, public, issuer_key, policy_key)
 
+    def renew_intermediate(self, root: Path) -> Self:
+        """Has the root certify the intermediate anew; certificates that it issued stay good.
+
+        Args:
+            root: Where the root's key is.
+
+        Raises:
+            IdentityError: The key can't be read, or is not this fleet's.
+            ConfigError: The fleet has no intermediate, or it can't be written.
+        """
+        if self.issuer is self.ca:
+            raise ConfigError(f"{self.directory} has no intermediate: its root issues certificates")
+        try:
+            ca_key = read_key(root / CA_KEY_FILE)
+        except (OSError, ValueError, TypeError) as error:
+            raise IdentityError(f"can't read {root / CA_KEY_FILE}: {error}") from error
+        if ca_key is None or ca_key.public_key() != self.ca.public_key():
+            raise IdentityError(f"{root / CA_KEY_FILE} is not the key of {self.fleet}'s root")
+        key = self._issuer_key.public_key()
+        issuer = intermediate_certificate(self.ca, ca_key, key, now=self.clock())
+        try:
+            write_durably(self.directory / INTERMEDIATE_FILE, certificate_pem(issuer), mode=PUBLIC)
+        except OSError as error:
+            raise ConfigError(f"can't write the intermediate: {error}") from error
+        return replace(self, issuer=issuer)
+
     @property
     def fingerprint(self) -> str:
         """The root's sha256, as hexadecimal: what a device that has no certificate pins."""
@@ -304,7 +331,13 @@ class FleetPki:
 
         Raises:
             ConfigError: The name does not fit the role, or a host is not valid.
+            IdentityError: The issuer's own certificate has ended.
         """
+        if self.clock() >= self.issuer.not_valid_after_utc:
+            raise IdentityError(
+                f"the certificate that issues {self.fleet}'s certificates has ended: "
+                "`shoal pki renew-intermediate`, with the root's key at hand"
+            )
         if role is Role.DEVICE:
             check_device_id(name)
         elif name != role:

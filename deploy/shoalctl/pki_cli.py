@@ -52,3 +52,19 @@ def issue(
     fleet = FleetPki.load(directory)
     lifetime = timedelta(days=days)
     typer.echo(fleet.issue(name, role, sans=san or (), directory=out, lifetime=lifetime))
+
+
+@pki_app.command("renew-intermediate")
+def renew_intermediate(
+    *,
+    directory: Directory = Path("pki"),
+    root: Annotated[
+        Path | None, typer.Option(help="Where ca.key is kept. (default: beside the rest)")
+    ] = None,
+) -> None:
+    """Certify the intermediate anew, for five years; needs the root's key, devices notice nothing.
+
+    Restart `shoal enroll serve` and give the services new certificates (`shoal pki issue`).
+    """
+    pki = FleetPki.load(directory).renew_intermediate(root or directory)
+    typer.echo(f"{pki.directory}: until {pki.issuer.not_valid_after_utc:%Y-%m-%d}")

@@ -134,7 +134,7 @@ def test_a_revoked_device_is_cut_off_in_the_middle_of_its_calls_and_others_are_n
                 await who(server.port, gone)
             late = first.unary_stream("/S/Yields", None, None)(b"")
             assert await late.code() is grpc.StatusCode.UNAUTHENTICATED
-            assert revocations.counters == {"refused": 2, "ended": 3}
+            assert revocations.counters == {"revoked_refused": 2, "revoked_ended": 3}
             assert not kept.done()
             assert await who(server.port, stays) == b"pi-2"
             kept.cancel()

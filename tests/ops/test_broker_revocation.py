@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from brokers import HOST, MOSQUITTO, WAIT_S, Client, Process, RefusedError, free_port
 
 from shoal.config import load_config
+from shoal.identity import Identity
 from shoal.topics import Topics
 from shoalctl.broker import BrokerConfig, write_mosquitto_files
 from shoalctl.cli import run
@@ -123,6 +125,29 @@ def test_a_mosquitto_silences_a_revoked_device_at_once_and_does_not_let_it_back_
             pass
         stays.publish(TOPICS.event("pi-8"), b"after")
         assert learner.receive().payload == b"after"
+
+
+@pytest.mark.parametrize("mosquitto", [False, pytest.param(True, marks=pytest.mark.mosquitto)])
+def test_a_certificate_that_has_ended_or_not_begun_is_not_let_in(
+    tmp_path: Path, *, mosquitto: bool
+) -> None:
+    if mosquitto and MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed (apt-get install mosquitto)")
+    with fleet_broker(tmp_path, mosquitto=mosquitto) as broker:
+        for days in (-60, 60):
+            then = datetime.now(UTC) + timedelta(days=days)
+            elsewhen = FleetPki.load(broker.pki.directory, clock=then.astimezone)
+            wrong = elsewhen.issue(
+                "pi-8",
+                Role.DEVICE,
+                directory=tmp_path / f"issued{days}",
+                lifetime=timedelta(days=10),
+            )
+            context = Identity.load(wrong).ssl_context()
+            with pytest.raises(RefusedError), Client(broker, "pi-8", context=context):
+                pass
+        with Client(broker, "pi-8"):
+            pass
 
 
 def test_revoking_says_when_no_such_device_is_known(

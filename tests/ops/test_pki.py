@@ -239,5 +239,35 @@ def test_loading_refuses_a_ca_key_of_another_fleet(pki: FleetPki, tmp_path: Path
         FleetPki.load(pki.directory)
 
 
+def test_the_intermediate_is_certified_anew_and_what_it_issued_stays_good(tmp_path: Path) -> None:
+    safe, later = tmp_path / "safe", NOW + timedelta(days=1800)
+    pki = FleetPki.create(tmp_path / "pki", "demo", offline=safe, clock=lambda: NOW)
+    before = certificate(pki.issue("pi-1", Role.DEVICE, lifetime=timedelta(days=4000)))
+    assert before.not_valid_after_utc == pki.issuer.not_valid_after_utc  # not beyond its issuer's
+    renewed = FleetPki.load(pki.directory, clock=lambda: later).renew_intermediate(safe)
+    assert renewed.issuer.not_valid_after_utc > pki.issuer.not_valid_after_utc
+    before.verify_directly_issued_by(renewed.issuer)
+    loaded = FleetPki.load(pki.directory, clock=lambda: later)
+    assert loaded.issuer == renewed.issuer
+    after = certificate(loaded.issue("pi-2", Role.DEVICE))
+    assert after.not_valid_after_utc > pki.issuer.not_valid_after_utc
+
+
+def test_an_intermediate_that_has_ended_issues_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    FleetPki.create(tmp_path / "pki", "demo", clock=lambda: NOW)
+    later = FleetPki.load(tmp_path / "pki", clock=lambda: NOW + timedelta(days=1826))
+    with pytest.raises(IdentityError, match="renew-intermediate"):
+        later.issue("pi-1", Role.DEVICE)
+
+
+def test_the_root_of_another_fleet_does_not_certify_the_intermediate(
+    pki: FleetPki, tmp_path: Path
+) -> None:
+    other = FleetPki.create(tmp_path / "other", "demo")
+    for root in (other.directory, tmp_path):
+        with pytest.raises(IdentityError, match="is not the key of"):
+            pki.renew_intermediate(root)
+
+
 def _name(role: Role) -> str:
     return "pi-1" if role is Role.DEVICE else str(role)
