@@ -112,7 +112,6 @@ class Revocations:
     async def turn_away(self, context: Context, *, counter: str) -> NoReturn:
         """Ends a call of a device that was revoked."""
         self.counters[counter] += 1
-        _log.warning("revoked_device", device_id=peer_name(context), call=counter)
         await refuse(
             context,
             grpc.StatusCode.UNAUTHENTICATED,

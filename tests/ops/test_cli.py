@@ -58,6 +58,17 @@ def test_an_operators_command_never_loads_torch(arguments: tuple[str, ...]) -> N
     assert not loaded_by(0, *arguments, "--help") & {"torch", "onnx", "onnxruntime", "gymnasium"}
 
 
+@pytest.mark.parametrize(
+    "module", ["shoalctl.enrollment.server", "edge_agent.renewal", "cloud_learner.revocations"]
+)
+def test_enrolment_needs_no_torch_on_either_side(module: str) -> None:
+    program = f"import sys, {module}; print({{'torch', 'onnx'}} & {{*sys.modules}})"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.strip() == "set()"
+
+
 def test_help_lists_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     out = capsys.readouterr().out

@@ -37,6 +37,8 @@ from shoalctl.enrollment.tokens import TokenRecord, judge_token, parse_token
 from shoalctl.pki import FleetPki, Role
 from shoalctl.registry import DeviceRegistry
 
+KEPT_ON_LIST_S: Final = 90 * 24 * HOUR_S
+"""How long a revoked certificate stays on the CRL after its end."""
 NEW_NAME: Final = (
     "choose another name, or say that this device replaces it: `shoal enroll token create --device"
 )
@@ -175,9 +177,10 @@ class Authority:
         Raises:
             ConfigError: It can't be written.
         """
+        # A connection may outlive its certificate: ended ones stay on the list for a while.
+        found = self._store.revoked(ended_after_s=self._clock() - KEPT_ON_LIST_S)
         revoked = {
-            serial: datetime.fromtimestamp(since_s, UTC)
-            for serial, since_s in self._store.revoked().items()
+            serial: datetime.fromtimestamp(since_s, UTC) for serial, since_s in found.items()
         }
         path = self._config.revocation_list
         try:
@@ -315,7 +318,7 @@ class Authority:
             device is None
             or device.revoked_s is not None
             or device.key_digest != key_digest(key)
-            or certificate.serial_number in self._store.revoked()
+            or self._store.is_revoked(certificate.serial_number)
         ):
             raise EnrollmentRefused(
                 Reason.REVOKED,

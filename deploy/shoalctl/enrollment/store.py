@@ -51,6 +51,11 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;
 """
 
+_DEVICES: Final = """
+SELECT device_id, key_digest, enrolled_s, enrolled_by, revoked_s, coalesce(
+    (SELECT max(expires_s) FROM certificates c WHERE c.device_id = d.device_id), 0.0
+) FROM devices d"""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecord:
@@ -186,17 +191,12 @@ class EnrollmentStore:
 
     def device(self, device_id: str) -> DeviceRecord | None:
         """Who has a name."""
-        found = [each for each in self.devices() if each.device_id == device_id]
-        return found[0] if found else None
+        found = self._read(f"{_DEVICES} WHERE device_id = ?", device_id)
+        return DeviceRecord(*found[0]) if found else None
 
     def devices(self) -> Sequence[DeviceRecord]:
         """All, sorted by name."""
-        rows = self._read(
-            "SELECT device_id, key_digest, enrolled_s, enrolled_by, revoked_s, coalesce((SELECT"
-            " max(expires_s) FROM certificates c WHERE c.device_id = d.device_id), 0.0)"
-            " FROM devices d ORDER BY device_id"
-        )
-        return [DeviceRecord(*row) for row in rows]
+        return [DeviceRecord(*row) for row in self._read(f"{_DEVICES} ORDER BY device_id")]
 
     def add_certificate(
         self, serial: int, device_id: str, *, issued_s: float, expires_s: float
@@ -218,9 +218,19 @@ class EnrollmentStore:
         """Notes that a name is not a member any more."""
         self._do("UPDATE devices SET revoked_s = ? WHERE device_id = ?", now_s, device_id)
 
-    def revoked(self) -> Mapping[int, float]:
-        """Serial numbers of revoked certificates, and since when, Unix time."""
-        rows = self._read("SELECT serial, revoked_s FROM certificates WHERE revoked_s IS NOT NULL")
+    def is_revoked(self, serial: int) -> bool:
+        """Whether a certificate was revoked."""
+        statement = "SELECT 1 FROM certificates WHERE serial = ? AND revoked_s IS NOT NULL"
+        return bool(self._read(statement, f"{serial:x}"))
+
+    def revoked(self, *, ended_after_s: float = 0.0) -> Mapping[int, float]:
+        """Serial numbers of revoked certificates, and since when, Unix time.
+
+        Args:
+            ended_after_s: Leaves out those that had ended by then, which nobody trusts anyway.
+        """
+        statement = "SELECT serial, revoked_s FROM certificates WHERE revoked_s IS NOT NULL"
+        rows = self._read(f"{statement} AND expires_s > ?", ended_after_s)
         return {int(serial, 16): since_s for serial, since_s in rows}
 
     # -------------------------------------------------------------------------------- requests
@@ -235,8 +245,8 @@ class EnrollmentStore:
 
     def request(self, device_id: str) -> RequestRecord | None:
         """The request for a name."""
-        found = [each for each in self.requests() if each.device_id == device_id]
-        return found[0] if found else None
+        found = self._read("SELECT * FROM requests WHERE device_id = ?", device_id)
+        return RequestRecord(*found[0]) if found else None
 
     def requests(self) -> Sequence[RequestRecord]:
         """All, the oldest first."""
