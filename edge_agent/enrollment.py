@@ -188,9 +188,11 @@ async def renew(
         )
         enrolled = (await _call(channel, server, stub.Renew, request)).enrolled
     check_answer(enrolled, key.public_key(), root, identity.name)
-    await asyncio.to_thread(
-        write_durably, identity.directory / CERT_FILE, enrolled.certificate_chain, mode=_PUBLIC
-    )
+    path = identity.directory / CERT_FILE
+    try:
+        await asyncio.to_thread(write_durably, path, enrolled.certificate_chain, mode=_PUBLIC)
+    except OSError as error:
+        raise IdentityError(f"can't write {path}: {error.strerror}") from error
     return Answer(enrolled, skew_s)
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edge_agent.enrollment_address import MEMBERSHIP_FILE, Membership
-from shoal.durable_file import sync_directory, write_durably
+from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import IdentityError
 from shoal.identity import CA_FILE, CERT_FILE, KEY_FILE, POLICY_KEY_FILE
 from shoal.v1 import enrollment_pb2 as pb
@@ -32,6 +32,7 @@ def pending_key(directory: Path) -> ec.EllipticCurvePrivateKey:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
+        remove_leftovers(directory)  # of a power cut
         if not path.exists():
             key = ec.generate_private_key(ec.SECP256R1())
             pem = key.private_bytes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import stat
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -21,6 +22,7 @@ from office import HOST, Office
 from edge_agent.enrollment import EnrollmentRefused, enroll, renew, signing_request
 from edge_agent.enrollment_address import Endpoint, Membership
 from edge_agent.pinned_channel import PinnedChannel
+from shoal.durable_file import write_durably
 from shoal.enrollment import enroll_proof, prove, renew_proof
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError
 from shoal.identity import Identity
@@ -571,5 +573,58 @@ def test_enrolment_works_though_the_devices_clock_is_wrong(tmp_path: Path) -> No
             tmp_path / "fleet", change=lambda config: replace(config, identity=identity)
         ) as office:
             assert (await office.enroll(tmp_path / "pi-1", token=office.token())).fleet == "reef"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("write", range(1, 5))
+def test_a_power_cut_at_any_write_of_an_enrolment_is_mended_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    writes = 0
+
+    def failing(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == write:
+            path.with_name(f"{path.name}.tmp").write_bytes(data[: len(data) // 2])
+            raise OSError(errno.EIO, "the power went")
+        write_durably(path, data, mode=mode)
+
+    async def scenario() -> None:
+        async with Office.open(tmp_path / "fleet") as office:
+            token = office.token()
+            monkeypatch.setattr("edge_agent.pending_identity.write_durably", failing)
+            with pytest.raises(IdentityError, match="the power went"):
+                await office.enroll(tmp_path / "pi-1", token=token)
+            assert not (tmp_path / "pi-1").exists()
+            monkeypatch.undo()
+            await office.enroll(tmp_path / "pi-1", token=token)
+            assert Identity.load(tmp_path / "pi-1").name == "pi-1"
+            assert not list((tmp_path / "pi-1").glob("*.tmp"))
+            assert office.store.tokens()[0].used == 1
+
+    run(scenario())
+
+
+def test_a_power_cut_while_a_certificate_is_replaced_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+        path.with_name(f"{path.name}.tmp").write_bytes(data[: len(data) // 2])
+        raise OSError(errno.EIO, "the power went")
+
+    async def scenario() -> None:
+        async with Office.open(tmp_path / "fleet") as office:
+            await office.enroll(tmp_path / "pi-1", token=office.token())
+            before = certificate_of(tmp_path / "pi-1")
+            monkeypatch.setattr("edge_agent.enrollment.write_durably", failing)
+            with pytest.raises(IdentityError, match="the power went"):
+                await always_renew(office, tmp_path / "pi-1")
+            assert certificate_of(tmp_path / "pi-1") == before
+            assert Identity.load(tmp_path / "pi-1").name == "pi-1"
+            monkeypatch.undo()
+            await always_renew(office, tmp_path / "pi-1")
+            assert certificate_of(tmp_path / "pi-1") != before
 
     run(scenario())
