@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -171,15 +171,16 @@ class _Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # gene
             if not hasattr(responses, "__anext__"):  # it writes to the context instead
                 responses = _nothing_after(responses)
             with self._revocations.calling(serial) as ended:
-                async for response in _until(ended, responses):
-                    yield response
+                async with contextlib.aclosing(_until(ended, responses)) as until:
+                    async for response in until:
+                        yield response
                 if ended.is_set():
                     await self._revocations.turn_away(context, counter="revoked_ended")
 
         return call
 
 
-async def _until(ended: asyncio.Event, responses: Any) -> AsyncIterator[Any]:  # noqa: ANN401
+async def _until(ended: asyncio.Event, responses: Any) -> AsyncGenerator[Any, None]:  # noqa: ANN401
     """What a call yields, until it or the event says that it is over."""
     over = asyncio.ensure_future(ended.wait())
     following: asyncio.Future[Any] | None = None

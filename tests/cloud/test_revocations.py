@@ -142,6 +142,32 @@ def test_a_revoked_device_is_cut_off_in_the_middle_of_its_calls_and_others_are_n
     run(scenario())
 
 
+def test_a_call_that_its_client_gives_up_is_ended_in_the_service_too(
+    pki: FleetPki, tmp_path: Path
+) -> None:
+    crl = tmp_path / "revoked.crl"
+    revoke(pki, crl)
+    learner = Identity.load(pki.issue("learner", Role.LEARNER))
+    device = pki.issue("pi-1", Role.DEVICE)
+
+    async def scenario() -> None:
+        revocations, service = Revocations(crl, learner), Service()
+        async with GrpcServer(
+            "127.0.0.1", 0, learner, [service], interceptors=revocations.interceptors
+        ) as server:
+            async with channel(server.port, device) as open_channel:
+                for name in STREAMS[:2]:
+                    call = open_channel.unary_stream(f"/S/{name}", None, None)(b"")
+                    assert await call.read() == b"begun"
+                last: Any = open_channel.stream_stream("/S/YieldsTo", None, None)(None)
+                assert await last.read() == b"begun"
+            await service.all_ended.wait()
+        assert not revocations._calls
+        assert not revocations.counters
+
+    run(scenario())
+
+
 def test_the_list_is_looked_at_while_the_server_runs(pki: FleetPki, tmp_path: Path) -> None:
     crl = tmp_path / "revoked.crl"
     revoke(pki, crl)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import stat
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -28,6 +29,7 @@ from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError
 from shoal.identity import Identity
 from shoal.v1 import enrollment_pb2 as pb
 from shoal.v1.enrollment_pb2_grpc import EnrollmentStub
+from shoalctl.cli import run as command
 from shoalctl.enrollment.store import APPROVED, DENIED
 from shoalctl.pki import FleetPki, Role
 
@@ -357,6 +359,32 @@ def test_a_device_without_a_token_waits_until_an_operator_approves(tmp_path: Pat
     run(scenario())
 
 
+def test_operators_commands_work_beside_the_running_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shoal(*arguments: str) -> str:
+        assert command(["enroll", *arguments, "--dir", str(tmp_path / "fleet")]) == 0
+        return capsys.readouterr().out
+
+    async def scenario() -> None:
+        async with Office.open(tmp_path / "fleet") as office:
+            with pytest.raises(DeadlineExceeded):
+                await office.enroll(tmp_path / "pi-1")
+            assert "pi-1  pending" in await asyncio.to_thread(shoal, "requests")
+            await asyncio.to_thread(shoal, "approve", "pi-1")
+            await office.enroll(tmp_path / "pi-1")
+            assert "pi-1  member  operator" in await asyncio.to_thread(shoal, "ls")
+            token = (await asyncio.to_thread(shoal, "token", "create", "--ttl", "5m")).strip()
+            with pytest.raises(EnrollmentRefused):
+                await office.enroll(tmp_path / "other" / "pi-1", token=token)
+            said = json.loads(await asyncio.to_thread(shoal, "events", "-o", "json"))
+            assert said["counters"]["refused.name_taken"] == 1
+            newest = said["items"][0]
+            assert (newest["device_id"], newest["reason"]) == ("pi-1", "name_taken")
+
+    run(scenario())
+
+
 def test_an_approval_is_for_the_key_that_asked_and_for_no_other(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Office.open(tmp_path / "fleet") as office:
@@ -396,6 +424,19 @@ def test_requests_are_bounded_and_forgotten_after_a_day(tmp_path: Path) -> None:
             with pytest.raises(DeadlineExceeded):
                 await office.enroll(tmp_path / "pi-2")
             assert [each.device_id for each in office.store.requests()] == ["pi-2"]
+
+    run(scenario())
+
+
+def test_a_fleet_may_admit_nobody_without_a_token(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Office.open(
+            tmp_path / "fleet", change=lambda config: replace(config, max_requests=0)
+        ) as office:
+            with pytest.raises(EnrollmentRefused, match="nobody without a token"):
+                await office.enroll(tmp_path / "pi-1")
+            assert office.events() == ["refused.token_missing"]
+            await office.enroll(tmp_path / "pi-1", token=office.token())
 
     run(scenario())
 

@@ -265,7 +265,15 @@ class Authority:
         self._forget_old_requests()
         found = self._store.request(device_id)
         if found is None:
-            if len(self._store.requests()) >= self._config.max_requests:
+            waiting = [each for each in self._store.requests() if each.state == PENDING]
+            if not self._config.max_requests:
+                raise EnrollmentRefused(
+                    Reason.TOKEN_MISSING,
+                    "this fleet admits nobody without a token: make one with `shoal enroll token "
+                    "create`",
+                    device_id=device_id,
+                )
+            if len(waiting) >= self._config.max_requests:
                 raise EnrollmentRefused(
                     Reason.TOO_MANY_REQUESTS,
                     "too many devices wait for an operator: come back later, or with a token",

@@ -45,7 +45,7 @@ class EnrollmentConfig:
         renewal_grace_h: How long after its end a certificate may still be renewed, by its key: for
             devices that were switched off.
         request_lifetime_h: How long a device without a token waits for an operator.
-        max_requests: How many of them wait at most.
+        max_requests: How many of them wait at most; 0 to admit nobody without a token.
         requests_per_minute: How many requests one address may send in the long run.
     """
 
@@ -74,8 +74,8 @@ class EnrollmentConfig:
                 raise ConfigError(f"{key} = {value}; it must be over 0")
         if not self.renewal_grace_h >= 0:
             raise ConfigError(f"renewal_grace_h = {self.renewal_grace_h}; it must be 0 or more")
-        if self.max_requests < 1:
-            raise ConfigError(f"max_requests = {self.max_requests}; it must be 1 or more")
+        if self.max_requests < 0:
+            raise ConfigError(f"max_requests = {self.max_requests}; it must be 0 or more")
 
     @property
     def database(self) -> Path:

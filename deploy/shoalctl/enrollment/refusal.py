@@ -14,7 +14,8 @@ class Reason(StrEnum):
     NAME = "name"
     CHALLENGE = "challenge"
     PROOF = "proof"
-    TOKEN_UNKNOWN = "token_unknown"  # noqa: S105 - a reason, not a secret
+    TOKEN_MISSING = "token_missing"  # noqa: S105 - a reason, not a secret
+    TOKEN_UNKNOWN = "token_unknown"  # noqa: S105
     TOKEN_EXPIRED = "token_expired"  # noqa: S105
     TOKEN_USED = "token_used"  # noqa: S105
     TOKEN_REVOKED = "token_revoked"  # noqa: S105
