@@ -152,6 +152,21 @@ def leaf_certificate(
     return builder.sign(issuer_key, hashes.SHA256())
 
 
+def common_name(certificate: x509.Certificate) -> str:
+    """Whom a certificate names."""
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name.value)
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The host names and addresses of a certificate, beside the loopback ones."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(host for host in (str(name.value) for name in names) if host not in LOOPBACK_HOSTS)
+
+
 def requested_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
     """The key a signing request proves to hold.
 

@@ -26,7 +26,9 @@ from shoalctl.certificates import (
     LEAF_LIFETIME,
     Subject,
     ca_certificate,
+    common_name,
     fleet_of,
+    hosts_of,
     intermediate_certificate,
     leaf_certificate,
     requested_key,
@@ -291,6 +293,33 @@ class FleetPki:
         except OSError as error:
             raise ConfigError(f"can't write the identity of {name}: {error}") from error
         return target
+
+    def renew(self, identity: Path, *, lifetime: timedelta = LEAF_LIFETIME) -> x509.Certificate:
+        """Gives the key of an identity directory a certificate that ends later.
+
+        Name and hosts stay as they are. No other key than the issuer's is needed.
+
+        Raises:
+            IdentityError: It holds no certificate of this fleet.
+            ConfigError: It can't be written.
+        """
+        path = identity / "cert.pem"
+        try:
+            present = x509.load_pem_x509_certificate(path.read_bytes())
+            key = present.public_key()
+            present.verify_directly_issued_by(self.issuer)
+        except (OSError, ValueError, TypeError, InvalidSignature) as error:
+            raise IdentityError(f"{path}: no certificate of {self.fleet} ({error})") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise IdentityError(f"{path}: another kind of key than this fleet has: issue it anew")
+        name = common_name(present)
+        role = Role(name) if name in list(Role) else Role.DEVICE
+        chain = self.certify(key, name, role, sans=hosts_of(present), lifetime=lifetime)
+        try:
+            write_durably(path, chain, mode=PUBLIC)
+        except OSError as error:
+            raise ConfigError(f"can't write {path}: {error.strerror}") from error
+        return x509.load_pem_x509_certificate(chain)
 
     def sign_csr(
         self,

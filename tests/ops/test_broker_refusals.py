@@ -17,7 +17,6 @@ from shoal.topics import Topics
 from shoalctl.broker_refusals import BrokerRefusal, read_refusal
 from shoalctl.pki import FleetPki, Role
 
-
 TLS = "TLS handshake error: tls: "
 UNVERIFIED = f"{TLS}failed to verify certificate: x509: certificate"
 

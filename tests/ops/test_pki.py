@@ -13,6 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import Identity
+from shoalctl.certificates import hosts_of
 from shoalctl.pki import FleetPki, Role
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -251,6 +252,31 @@ def test_the_intermediate_is_certified_anew_and_what_it_issued_stays_good(tmp_pa
     assert loaded.issuer == renewed.issuer
     after = certificate(loaded.issue("pi-2", Role.DEVICE))
     assert after.not_valid_after_utc > pki.issuer.not_valid_after_utc
+
+
+@pytest.mark.parametrize("name", ["broker", "learner", "operator", "pi-1"])
+def test_an_identity_is_renewed_with_its_key_and_hosts_and_without_the_key_of_policies(
+    tmp_path: Path, name: str
+) -> None:
+    pki = FleetPki.create(tmp_path / "pki", "demo", clock=lambda: NOW, offline=tmp_path / "safe")
+    role = Role(name) if name in list(Role) else Role.DEVICE
+    hosts = ["shoal.example.org", "10.0.0.7"] if role.serves else []
+    identity = pki.issue(name, role, sans=hosts)
+    before = certificate(identity)
+    later = FleetPki.load(pki.directory, clock=lambda: NOW + timedelta(days=300))
+    assert later.renew(identity) == certificate(identity)
+    after = certificate(identity)
+    assert after.not_valid_after_utc == before.not_valid_after_utc + timedelta(days=300)
+    assert (after.subject, after.public_key()) == (before.subject, before.public_key())
+    assert hosts_of(after) == hosts_of(before) == tuple(hosts)
+    assert Identity.load(identity).name == name
+
+
+def test_an_identity_of_another_fleet_is_not_renewed(pki: FleetPki, tmp_path: Path) -> None:
+    other = FleetPki.create(tmp_path / "other", "demo").issue("pi-1", Role.DEVICE)
+    for identity in (other, tmp_path / "nowhere"):
+        with pytest.raises(IdentityError, match="no certificate of demo"):
+            pki.renew(identity)
 
 
 def test_an_intermediate_that_has_ended_issues_nothing_and_says_what_to_do(tmp_path: Path) -> None:
