@@ -182,6 +182,36 @@ def test_the_second_device_of_one_name_is_refused_and_its_token_is_not_used(tmp_
     run(scenario())
 
 
+@pytest.mark.parametrize("by_hand", ["issued", "listed"])
+def test_the_name_of_a_device_that_was_made_by_hand_is_taken_too(
+    tmp_path: Path, by_hand: str
+) -> None:
+    async def scenario() -> None:
+        async with Office.open(tmp_path / "fleet") as office:
+            if by_hand == "issued":
+                office.pki.issue("pi-1", Role.DEVICE)
+            else:
+                office.config.devices_file.write_text("pi-1\n")
+            with pytest.raises(EnrollmentRefused, match="enrolled already, with another key"):
+                await office.enroll(tmp_path / "pi-1", token=office.token())
+            token = office.token(device="pi-1", replace_it=True)
+            await office.enroll(tmp_path / "pi-1", token=token)
+            assert office.events() == ["refused.name_taken", "enrolled"]
+            assert len(office.store.revoked()) == (by_hand == "issued")
+
+    run(scenario())
+
+
+def test_a_device_that_was_made_by_hand_can_be_revoked(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Office.open(tmp_path / "fleet") as office:
+            issued = certificate_of(office.pki.issue("pi-1", Role.DEVICE))
+            assert office.authority.revoke("pi-1") == 1
+            assert set(office.store.revoked()) == {issued.serial_number}
+
+    run(scenario())
+
+
 def test_a_token_that_may_replace_takes_a_name_and_ends_the_certificates_before(
     tmp_path: Path,
 ) -> None:

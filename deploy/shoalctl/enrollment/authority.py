@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -25,7 +26,7 @@ from shoalctl.enrollment.applications import (
     is_issued_by,
 )
 from shoalctl.enrollment.config import HOUR_S, EnrollmentConfig
-from shoalctl.enrollment.refusal import EnrollmentRefused, Reason
+from shoalctl.enrollment.refusal import EnrollmentRefused, Reason, name_taken
 from shoalctl.enrollment.store import (
     APPROVED,
     DENIED,
@@ -33,15 +34,12 @@ from shoalctl.enrollment.store import (
     EnrollmentStore,
     RequestRecord,
 )
-from shoalctl.enrollment.tokens import TokenRecord, judge_token, parse_token
+from shoalctl.enrollment.tokens import judge_token, parse_token
 from shoalctl.pki import FleetPki, Role
 from shoalctl.registry import DeviceRegistry
 
 KEPT_ON_LIST_S: Final = 90 * 24 * HOUR_S
 """How long a revoked certificate stays on the CRL after its end."""
-NEW_NAME: Final = (
-    "choose another name, or say that this device replaces it: `shoal enroll token create --device"
-)
 
 
 class Authority:
@@ -135,6 +133,7 @@ class Authority:
         check_device_id(device_id)
         now_s = self._clock()
         with self._store.transaction():
+            self._adopt_issued(device_id, now_s=now_s)
             if certificate is not None:
                 self._adopt(certificate, device_id, now_s=now_s)
             if self._store.device(device_id) is None:
@@ -223,36 +222,38 @@ class Authority:
             parsed = parse_token(application.token)
             record = self._store.token(parsed.id) if parsed is not None else None
             token = judge_token(parsed, record, device_id, now_s=now_s)
-        if known is not None:
-            self._require_replacement(device_id, token, revoked=known.revoked_s is not None)
+        replaces = token is not None and token.replace and token.device_id == device_id
+        if not replaces and (known is not None or self._is_named_elsewhere(device_id)):
+            raise name_taken(device_id, revoked=known is not None and known.revoked_s is not None)
         if token is None and not self._is_approved(application, device_id, key, now_s=now_s):
             return None
         if token is not None:
             self._store.use_token(token.id)
         self._store.drop_request(device_id)
-        if known is not None:
+        if replaces:
+            self._adopt_issued(device_id, now_s=now_s)
             self._store.revoke_certificates(device_id, now_s=now_s)
             self.write_revocation_list()
         by = f"token {token.id}" if token is not None else "operator"
         self._store.put_device(device_id, key_digest(key), now_s=now_s, by=by)
         return self._certify(device_id, key, "enrolled", now_s=now_s, by=by)
 
-    def _require_replacement(
-        self, device_id: str, token: TokenRecord | None, *, revoked: bool
-    ) -> None:
-        if token is not None and token.replace and token.device_id == device_id:
-            return
-        reason, what = (
-            (Reason.REVOKED, "was revoked")
-            if revoked
-            else (Reason.NAME_TAKEN, "is enrolled already")
-        )
-        raise EnrollmentRefused(
-            reason,
-            f"a device named {device_id} {what}, with another key: {NEW_NAME} {device_id}"
-            " --replace`",
-            device_id=device_id,
-        )
+    def _is_named_elsewhere(self, device_id: str) -> bool:
+        """Whether a name is that of a device that was not enrolled: `shoal pki issue` made it."""
+        return self._issued(device_id).exists() or device_id in self._registry.device_ids()
+
+    def _issued(self, device_id: str) -> Path:
+        return self._config.directory / "identities" / device_id / "cert.pem"
+
+    def _adopt_issued(self, device_id: str, *, now_s: float) -> None:
+        """Notes the certificate that `shoal pki issue` left here for a name, if it did."""
+        path = self._issued(device_id)
+        if path.exists():
+            try:
+                certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{path}: not a certificate ({error})") from error
+            self._adopt(certificate, device_id, now_s=now_s)
 
     def _is_approved(
         self,

@@ -44,3 +44,14 @@ class EnrollmentRefused(ShoalError):
         super().__init__(message)
         self.reason = reason
         self.device_id = device_id
+
+
+def name_taken(device_id: str, *, revoked: bool) -> EnrollmentRefused:
+    """Somebody else has, or had, the name."""
+    what = "was revoked" if revoked else "is enrolled already"
+    return EnrollmentRefused(
+        Reason.REVOKED if revoked else Reason.NAME_TAKEN,
+        f"a device named {device_id} {what}, with another key: choose another name, or say that "
+        f"this device replaces it: `shoal enroll token create --device {device_id} --replace`",
+        device_id=device_id,
+    )
