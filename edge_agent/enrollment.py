@@ -26,7 +26,7 @@ from edge_agent.enrollment_address import Endpoint, Membership
 from edge_agent.pending_identity import install, pending_directory, pending_key, private_key
 from edge_agent.pinned_channel import PinnedChannel, fetch_root
 from shoal.durable_file import write_durably
-from shoal.enrollment import MAX_CHAIN_BYTES, enroll_proof, prove, renew_proof
+from shoal.enrollment import MAX_CHAIN_BYTES, enroll_proof, key_digest, prove, renew_proof
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError
 from shoal.identity import CERT_FILE, KEY_FILE, PUBLIC_KEY_BYTES, Identity
 from shoal.services import backoff
@@ -138,7 +138,11 @@ async def enroll(
                 f"no operator approved {seed.device_id} within {wait_s:g} s: "
                 f"`shoal enroll approve {seed.device_id}`, then try again"
             )
-            tell(f"waiting for an operator: `shoal enroll approve {seed.device_id}`")
+            shown = key_digest(key.public_key()).hex()[:16]
+            tell(
+                f"waiting for an operator: `shoal enroll approve {seed.device_id}`, if `shoal enroll "
+                f"requests` shows the key {shown}"
+            )
         if time.monotonic() + pause_s >= deadline_s:
             raise failure
         await asyncio.sleep(pause_s)

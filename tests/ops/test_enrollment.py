@@ -379,6 +379,10 @@ def test_a_device_without_a_token_waits_until_an_operator_approves(tmp_path: Pat
             with pytest.raises(DeadlineExceeded, match="shoal enroll approve pi-1"):
                 await office.enroll(tmp_path / "pi-1")
             (request,) = office.store.requests()
+            told: list[str] = []
+            with pytest.raises(DeadlineExceeded):
+                await enroll(office.seed(tmp_path / "pi-1"), wait_s=0.0, tell=told.append)
+            assert request.key_digest.hex()[:16] in told[-1]
             assert (request.device_id, request.state, request.address) == ("pi-1", "pending", HOST)
             office.authority.decide("pi-1", APPROVED)
             await office.enroll(tmp_path / "pi-1")

@@ -50,7 +50,7 @@ class Office:
 
 @enroll_app.callback()
 def enroll() -> None:
-    """Let devices into a fleet, and out. All but `serve` work beside the fleet's keys."""
+    """Let devices into a fleet, and out: in the fleet's directory, beside `shoal enroll serve`."""
 
 
 @token_app.command("create")
@@ -133,7 +133,7 @@ def list_devices(
 def list_requests(
     *, directory: Directory = DEFAULT_DIRECTORY, output: Output = Format.TABLE
 ) -> None:
-    """List the devices that came without a token and wait. KEY is what the device shows, too."""
+    """List the devices that came without a token and wait. Compare KEY with the device's."""
     with _office(directory) as office:
         write_listing(request_list(office.store.requests(), now_s=time.time()), output)
 
