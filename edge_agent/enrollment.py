@@ -140,8 +140,8 @@ async def enroll(
             )
             shown = key_digest(key.public_key()).hex()[:16]
             tell(
-                f"waiting for an operator: `shoal enroll approve {seed.device_id}`, if `shoal enroll "
-                f"requests` shows the key {shown}"
+                f"waiting for an operator: `shoal enroll approve {seed.device_id}`, if "
+                f"`shoal enroll requests` shows the key {shown}"
             )
         if time.monotonic() + pause_s >= deadline_s:
             raise failure
