@@ -39,6 +39,7 @@ from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reoffer import last_episodes, last_fingerprint, refill
 from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.revocations import Revocations
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import CheckpointStore
@@ -133,6 +134,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             task_of=dispatch.task_of,
         )
         services: list[Service] = [parts.parameter_server, fleet_service, dispatch]
+        revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
             GrpcServer(
                 config.server.host,
@@ -140,6 +142,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
                 identity,
                 services,
                 max_request_bytes=max_request_bytes(config),
+                interceptors=revocations.interceptors,
             )
         )
         running: dict[str, Callable[[], Awaitable[None]]] = {
@@ -153,6 +156,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "dispatch": dispatch.serve,
             "grpc": server.serve,
             "active": core.active.save_often,
+            "revocations": revocations.follow,
         }
         if config.training.mode != "gradients":  # where no chunks are expected
             running["session"] = lambda: watch_session(

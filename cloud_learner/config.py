@@ -71,10 +71,15 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Where the learner's gRPC services (ParameterServer, Fleet) listen."""
+    """Where the learner's gRPC services (ParameterServer, Fleet) listen.
+
+    ``revocation_list`` is the fleet's CRL, followed while the learner runs: whom it names is turned
+    away, open calls included.
+    """
 
     host: str = "127.0.0.1"
     port: int = 50_051
+    revocation_list: Path | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.host), "host", self.host, "a host name or an address")

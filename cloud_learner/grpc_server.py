@@ -67,6 +67,8 @@ class GrpcServer:
         services: Sequence[Service],
         *,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+        client_certificates: bool = True,
     ) -> None:
         """Prepares an endpoint; entering the context binds it.
 
@@ -76,12 +78,17 @@ class GrpcServer:
             identity: The server's certificate, its key and the CA that clients must come from.
             services: What to serve.
             max_request_bytes: Larger requests are refused before they are read.
+            interceptors: Look at every call before its service does.
+            client_certificates: Whether callers must have a certificate; without, callers have
+                no name, and what is served must ask who they are itself.
         """
         self._max_request_bytes = max_request_bytes
         self._address = f"[{host}]" if ":" in host else host
         self._port = port
         self._identity = identity
         self._services = services
+        self._interceptors = interceptors
+        self._client_certificates = client_certificates
         self._server: grpc.aio.Server | None = None
         self._stopped = asyncio.Event()
 
@@ -98,11 +105,19 @@ class GrpcServer:
             IdentityError: A certificate or key cannot be read.
         """
         pems = self._identity.read_pems()
-        credentials = grpc.ssl_server_credentials(
-            [(pems.key, pems.cert)], root_certificates=pems.ca, require_client_auth=True
+        # The root goes with the chain where callers know no more of it than its fingerprint.
+        credentials = (
+            grpc.ssl_server_credentials(
+                [(pems.key, pems.cert)], root_certificates=pems.ca, require_client_auth=True
+            )
+            if self._client_certificates
+            else grpc.ssl_server_credentials([(pems.key, pems.cert + pems.ca)])
         )
-        options = (*OPTIONS, ("grpc.max_receive_message_length", self._max_request_bytes))
-        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
+        server = grpc.aio.server(
+            interceptors=self._interceptors,
+            options=(*OPTIONS, ("grpc.max_receive_message_length", self._max_request_bytes)),
+            maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS,
+        )
         for service in self._services:
             service.add_to(server)
         address = f"{self._address}:{self._port}"

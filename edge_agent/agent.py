@@ -21,6 +21,7 @@ from edge_agent.gradient_worker import find_worker
 from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
+from edge_agent.renewal import Renewer
 from edge_agent.run_id import new_run_id
 from edge_agent.safe_action import safe_actions
 from edge_agent.spool import Spool
@@ -109,6 +110,7 @@ async def run(config: AgentConfig) -> None:
         ) as uplink:
             # It resets the environment: what fails from here on is told to the fleet.
             actor = Actor(envs, run_id=run_id, chunk_steps=chunk_steps, control=control)
+            renewer = Renewer(identity, events, on_renewed=uplink.reconnect)
             reporter = Reporter(
                 device_id,
                 run_id,
@@ -125,14 +127,15 @@ async def run(config: AgentConfig) -> None:
             )
             services: dict[str, Service] = {
                 "uplink": uplink.serve,
-                "downlink": downlink.follow,
+                "downlink": renewer.restarting(downlink.follow),
                 "active": downlink.report_active,
+                "identity": renewer.serve,
                 "status": lambda: uplink.report_every(
                     reporter.telemetry, config.telemetry_interval_s
                 ),
             }
             if gradients is not None:
-                services["gradients"] = gradients.serve
+                services["gradients"] = renewer.restarting(gradients.serve)
             with ExitStack() as stack:
                 workplace = None
                 if config.dispatch.enabled:
@@ -143,7 +146,7 @@ async def run(config: AgentConfig) -> None:
                         fleet=config.fleet,
                         run_id=run_id,
                     )
-                    services["dispatch"] = desk.serve
+                    services["dispatch"] = renewer.restarting(desk.serve)
                     workplace = stack.enter_context(
                         Workplace(desk, actor, envs.spec, config.env, config.dispatch, events)
                     )

@@ -183,6 +183,51 @@ def check_command(
     raise typer.Exit(exit_code(findings))
 
 
+@agent_app.command("enroll")
+def enroll_command(
+    *,
+    server: Annotated[
+        str, typer.Option("--server", help="The enrolment service.", metavar="HOST:PORT")
+    ],
+    ca_fingerprint: Annotated[
+        str, typer.Option(help="The sha256 of the fleet's CA: `shoal enroll fingerprint`.")
+    ],
+    identity: Annotated[Path, typer.Option(help="The identity directory to make.")] = Path(
+        "identity"
+    ),
+    name: Annotated[
+        str | None, typer.Option("--name", help="The device id. (default: the host's name)")
+    ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="SHOAL_ENROLL_TOKEN", help="A one-time token; none: wait for approval."
+        ),
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token; wiped once it was used.")
+    ] = None,
+    wait_s: Annotated[
+        float, typer.Option(help="How long to try, for the network or for an operator.")
+    ] = 600.0,
+) -> None:
+    """Make this device a member of a fleet: its key is made here, and never leaves.
+
+    Does nothing if it is one already.
+    """
+    from edge_agent.enroll_command import run_enroll
+
+    run_enroll(
+        server=server,
+        ca_fingerprint=ca_fingerprint,
+        identity=identity,
+        name=name,
+        token=token,
+        token_file=token_file,
+        wait_s=wait_s,
+    )
+
+
 def _print(findings: Sequence[Finding], output: Output) -> None:
     if output is Output.JSON:
         items = [

@@ -187,6 +187,11 @@ class Uplink:
         """Seconds since the learner last acknowledged anything; negative: never."""
         return -1.0 if self._last_ack_s is None else self._clock() - self._last_ack_s
 
+    def reconnect(self) -> None:
+        """Has `serve` connect again, with the certificate as it is on the disk by then."""
+        if self._connection is not None:
+            self._connection.close()
+
     async def report_every(self, report: Report, interval_s: float) -> None:
         """Sends a report at once and then at the interval; ends only by being cancelled.
 

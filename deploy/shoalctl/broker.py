@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from shoal.errors import ConfigError
 from shoal.identity import Identity
@@ -41,6 +42,7 @@ class BrokerConfig:
         devices: Device ids it always admits.
         devices_file: More of them, one a line, looked at again and again while it runs;
             `devices` in `state_dir` if None.
+        revocation_list: The fleet's CRL; for Mosquitto, as the embedded broker has its device list.
         host: Address to listen on.
         port: Port to listen on; 0: any free one.
         max_payload_bytes: Larger messages are refused.
@@ -53,6 +55,7 @@ class BrokerConfig:
     state_dir: Path
     devices: tuple[str, ...] = ()
     devices_file: Path | None = None
+    revocation_list: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8883
     max_payload_bytes: int = 1024 * 1024
@@ -101,6 +104,15 @@ class MosquittoFiles:
 
     config: Path
     acl: Path
+    pid: Path
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self:
+        """Where they lie for a broker."""
+        directory = config.state_dir.absolute()
+        return cls(
+            directory / "mosquitto.conf", directory / "mosquitto.acl", directory / "mosquitto.pid"
+        )
 
 
 def write_mosquitto_files(config: BrokerConfig, *, user: str | None = None) -> MosquittoFiles:
@@ -117,11 +129,18 @@ def write_mosquitto_files(config: BrokerConfig, *, user: str | None = None) -> M
     if config.port == 0:
         raise ConfigError("port = 0; Mosquitto must be told its port")
     Identity.load(config.identity)
-    directory = config.state_dir.absolute()
-    files = MosquittoFiles(directory / "mosquitto.conf", directory / "mosquitto.acl")
-    store = _directory(directory / "mosquitto")
+    files = MosquittoFiles.of(config)
+    store = _directory(config.state_dir.absolute() / "mosquitto")
+    crl = config.revocation_list
+    text = mosquitto_config(
+        config.listener(store),
+        files.acl,
+        user=user,
+        crl_file=crl.absolute() if crl is not None else None,
+        pid_file=files.pid,
+    )
     write_text(files.acl, mosquitto_acl(config.fleet))
-    write_text(files.config, mosquitto_config(config.listener(store), files.acl, user=user))
+    write_text(files.config, text)
     return files
 
 

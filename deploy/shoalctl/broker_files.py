@@ -114,13 +114,22 @@ def nats_config(name: str, listener: Listener, allowed: Sequence[Grant]) -> str:
     )
 
 
-def mosquitto_config(listener: Listener, acl_file: Path, *, user: str | None = None) -> str:
+def mosquitto_config(
+    listener: Listener,
+    acl_file: Path,
+    *,
+    user: str | None = None,
+    crl_file: Path | None = None,
+    pid_file: Path | None = None,
+) -> str:
     """The configuration of a Mosquitto broker, version 2.
 
     Args:
         listener: Its `port` must be given.
         acl_file: Where the text of `mosquitto_acl` lies.
         user: The account to run as when started as root; Mosquitto's own default if None.
+        crl_file: The revocation list; None to admit every certificate of the fleet.
+        pid_file: Where it notes which process to tell that files have changed.
     """
     return (
         "# Written by `shoal broker`; changes made here are lost.\n"
@@ -132,7 +141,9 @@ def mosquitto_config(listener: Listener, acl_file: Path, *, user: str | None = N
         "use_identity_as_username true\n"
         "allow_anonymous false\n"
         f"acl_file {acl_file}\n"
-        "persistence true\n"
+        + (f"crlfile {crl_file}\n" if crl_file is not None else "")
+        + (f"pid_file {pid_file}\n" if pid_file is not None else "")
+        + "persistence true\n"
         f"persistence_location {listener.store}/\n"
         f"autosave_interval {AUTOSAVE_S}\n"
         f"max_packet_size {listener.max_payload_bytes + MAX_HEADER_BYTES}\n"
@@ -147,8 +158,13 @@ def mosquitto_config(listener: Listener, acl_file: Path, *, user: str | None = N
     )
 
 
-def mosquitto_acl(fleet: str) -> str:
-    """Mosquitto's rules: any certificate of the fleet is admitted, as whom it names (`%u`)."""
+def mosquitto_acl(fleet: str, *, revoked: Iterable[str] = ()) -> str:
+    """Mosquitto's rules: any certificate of the fleet is admitted, as whom it names (`%u`).
+
+    Args:
+        fleet: The fleet served.
+        revoked: Devices that may do nothing, though they are connected.
+    """
     learner = grants(fleet, ())[0]
     return (
         "# Written by `shoal broker`; changes made here are lost.\n"
@@ -157,7 +173,7 @@ def mosquitto_acl(fleet: str) -> str:
         f"user {learner.name}\n"
         f"topic write {learner.publish}\n"
         f"topic read {learner.subscribe}\n"
-    )
+    ) + "".join(f"user {device_id}\ntopic deny #\n" for device_id in revoked)
 
 
 def _subjects(topic_filter: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """How the fleet's certificates look: values in, certificates out, no file and no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -16,10 +16,12 @@ from shoal.errors import ConfigError, IdentityError
 BACKDATE = timedelta(minutes=5)
 """How long before their issue certificates begin: for peers whose clock is a little slow."""
 CA_LIFETIME = timedelta(days=3650)
+INTERMEDIATE_LIFETIME = timedelta(days=1825)
 LEAF_LIFETIME = timedelta(days=365)
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _CA_NAME = "Shoal fleet CA"
+_INTERMEDIATE_NAME = "Shoal fleet intermediate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,63 @@ def ca_certificate(
     )
     return (
         _builder(name, name, key.public_key(), now, CA_LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
         .add_extension(_key_usage(certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
+
+
+def intermediate_certificate(
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
+    *,
+    now: datetime,
+) -> x509.Certificate:
+    """What issues the fleet's certificates day by day, so that the root's key can lie in a safe."""
+    name = x509.Name(
+        [
+            *ca.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME),
+            x509.NameAttribute(NameOID.COMMON_NAME, _INTERMEDIATE_NAME),
+        ]
+    )
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    return (
+        _builder(name, ca.subject, key, now, INTERMEDIATE_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(certificates=True), critical=True)
+        .add_extension(authority, critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def revocation_list(
+    issuer: x509.Certificate,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    revoked: Mapping[int, datetime],
+    *,
+    now: datetime,
+) -> x509.CertificateRevocationList:
+    """The CRL of an issuer: serial numbers, and since when they are not to be trusted.
+
+    It holds as long as its issuer does: a broker turns everybody away when its CRL runs out.
+    """
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer.subject)
+        .last_update(now - BACKDATE)
+        .next_update(issuer.not_valid_after_utc)
+        .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+    )
+    for serial, since in sorted(revoked.items()):
+        builder = builder.add_revoked_certificate(
+            x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since).build()
+        )
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def fleet_of(ca: x509.Certificate) -> str:
@@ -69,24 +124,24 @@ def fleet_of(ca: x509.Certificate) -> str:
 
 
 def leaf_certificate(
-    ca: x509.Certificate,
-    ca_key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    issuer_key: ec.EllipticCurvePrivateKey,
     key: ec.EllipticCurvePublicKey,
     subject: Subject,
     *,
     now: datetime,
     lifetime: timedelta,
 ) -> x509.Certificate:
-    """The certificate of one device or service.
+    """The certificate of one device or service; it does not outlive its issuer.
 
     Raises:
         ConfigError: A host is not a host name or address.
     """
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject.name)])
-    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     builder = (
-        _builder(name, ca.subject, key, now, lifetime)
+        _builder(name, issuer.subject, key, now, min(lifetime, issuer.not_valid_after_utc - now))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(certificates=False), critical=True)
         .add_extension(authority, critical=False)
@@ -101,7 +156,22 @@ def leaf_certificate(
         )
         builder = builder.add_extension(names, critical=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-    return builder.sign(ca_key, hashes.SHA256())
+    return builder.sign(issuer_key, hashes.SHA256())
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """Whom a certificate names."""
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name.value)
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The host names and addresses of a certificate, beside the loopback ones."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(host for host in (str(name.value) for name in names) if host not in LOOPBACK_HOSTS)
 
 
 def requested_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:

@@ -48,6 +48,7 @@ PARTS = (
     Part("pki", "shoalctl.pki_cli:pki_app", "Make a fleet's keys and certificates.", RUN),
     Part("broker", "shoalctl.broker_cli:broker_app", "Run the fleet's MQTT broker.", RUN),
     Part("learner", "cloud_learner.cli:learner_app", "Train, and publish policies.", RUN),
+    Part("enroll", "shoalctl.enrollment.cli:enroll_app", "Let devices into a fleet, and out.", RUN),
     Part("agent", "edge_agent.cli:agent_app", "Act on a device.", RUN),
     Part("relay", "shoalctl.relay_cli:relay_app", "Serve a site's devices from one watch.", RUN),
     Part("devices", "shoalctl.fleet_cli:devices_app", "See the devices and their health.", WATCH),

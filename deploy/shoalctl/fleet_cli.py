@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, ShoalError
+from shoalctl.fleet_init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def policy() -> None:
 
 @fleet_app.callback()
 def fleet() -> None:
-    """Account for every chunk a fleet has produced."""
+    """Make a fleet, and account for every chunk that one has produced."""
+
+
+fleet_app.command("init")(init)
 
 
 @devices_app.command("ls")

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NoReturn
 
 from shoal.errors import ConfigError, ConnectionFailed, ServiceEnded
 from shoal.logs import get_logger
+from shoalctl.broker_refusals import read_refusal
 from shoalctl.tether import tethered
 
 STOP_TIMEOUT_S = 5.0
@@ -29,6 +31,9 @@ class NatsServer:
 
     server = NatsServer(program, path, lock, address="0.0.0.0:8883", render=text, check_s=1.0)
     await run_services({"nats": server.serve, "permissions": server.follow_changes})
+
+    Attributes:
+        refused: Clients, messages and subscriptions that were turned away, by reason.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class NatsServer:
             render: The configuration as it should be now; raises ConfigError if there is none.
             check_s: How often `render` is asked, beside every `reload_soon`.
         """
+        self.refused: Counter[str] = Counter()
         self._program = program
         self._path = path
         self._lock = lock
@@ -151,7 +157,19 @@ class NatsServer:
         if level in {"INF", "DBG", "TRC"}:
             _log.debug("nats", message=message)
             return None
-        _log.warning("nats", message=message)
+        refusal = read_refusal(message)
+        if refusal is None:
+            _log.warning("nats", message=message)
+        else:
+            self.refused[refusal.reason] += 1
+            _log.warning(
+                "client_refused",
+                reason=refusal.reason,
+                address=refusal.address,
+                count=self.refused[refusal.reason],
+                name=refusal.name,
+                message=message,
+            )
         return message if level in {"FTL", "ERR"} else None
 
     def _explain_death(self, code: int | None, last_error: str) -> NoReturn:

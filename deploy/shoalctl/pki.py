@@ -1,25 +1,25 @@
 """The fleet's own certificate authority and policy signing key.
 
-One directory holds a fleet's trust: the CA (EC P-256) that every certificate of the fleet chains
-to, and the Ed25519 key that signs policies. Everything here is local; enrolment over a network
-enters through `FleetPki.sign_csr`, which never sees a private key.
+One directory holds a fleet's trust: the root CA (EC P-256) that every certificate of the fleet
+chains to, the intermediate that issues them, and the Ed25519 key that signs policies. The keys of
+root and policies may lie elsewhere: the intermediate does the daily work. Everything here is local;
+enrolment over a network enters through `FleetPki.sign_csr`, which never sees a private key.
 """
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from shoal.durable_file import write_durably
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import RELAY_URI
 from shoal.topics import check_device_id, check_fleet
@@ -27,13 +27,30 @@ from shoalctl.certificates import (
     LEAF_LIFETIME,
     Subject,
     ca_certificate,
+    common_name,
     fleet_of,
+    hosts_of,
+    intermediate_certificate,
     leaf_certificate,
     requested_key,
+    revocation_list,
+)
+from shoalctl.key_files import (
+    PRIVATE,
+    PUBLIC,
+    certificate_pem,
+    key_pem,
+    private_hex,
+    public_hex,
+    read_key,
+    read_policy_key,
+    write_directory,
+    write_new,
 )
 
-_PRIVATE = 0o600
-_PUBLIC = 0o644
+CA_FILE, CA_KEY_FILE = "ca.pem", "ca.key"
+INTERMEDIATE_FILE, INTERMEDIATE_KEY_FILE = "intermediate.pem", "intermediate.key"
+POLICY_KEY_FILE, POLICYPUBLIC_FILE = "policy.key", "policy.pub"
 
 
 class Role(StrEnum):
@@ -69,80 +86,162 @@ class FleetPki:
         directory: Where the keys are; only its owner may read it.
         fleet: The fleet's name.
         ca: The root that every identity carries as `ca.pem`.
+        issuer: What signs certificates: the intermediate, or the root of a fleet that has none.
         clock: The wall clock that dates certificates.
+        policy_public_key: The raw 32 bytes that devices verify policies with.
     """
 
     directory: Path
     fleet: str
     ca: x509.Certificate
+    issuer: x509.Certificate
     clock: Callable[[], datetime]
-    _ca_key: ec.EllipticCurvePrivateKey
-    _policy_key: Ed25519PrivateKey
+    policy_public_key: bytes
+    _issuer_key: ec.EllipticCurvePrivateKey
+    _policy_key: Ed25519PrivateKey | None
 
     @classmethod
     def create(
-        cls, directory: Path, fleet: str, *, clock: Callable[[], datetime] = _utc_now
+        cls,
+        directory: Path,
+        fleet: str,
+        *,
+        offline: Path | None = None,
+        clock: Callable[[], datetime] = _utc_now,
     ) -> Self:
         """Makes the keys of a new fleet.
 
         Args:
             directory: Created if missing; must not hold a fleet already.
             fleet: The fleet's name.
+            offline: Where the keys of root and policies go instead, to be carried away.
             clock: The wall clock that dates certificates.
 
         Raises:
-            ConfigError: The name is not valid, or the directory holds a fleet or can't be written.
+            ConfigError: The name is not valid, or a directory holds a fleet or can't be written.
         """
         check_fleet(fleet)
-        if (directory / "ca.key").exists():
-            raise ConfigError(f"{directory} holds a fleet's CA already: choose another directory")
-        ca_key = ec.generate_private_key(ec.SECP256R1())
+        safe = offline or directory
+        for place in (directory, safe):
+            if any((place / name).exists() for name in (CA_FILE, CA_KEY_FILE)):
+                raise ConfigError(f"{place} holds a fleet's CA already: choose another directory")
+        ca_key, issuer_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
         policy_key = Ed25519PrivateKey.generate()
         ca = ca_certificate(ca_key, fleet, now=clock())
+        issuer = intermediate_certificate(ca, ca_key, issuer_key.public_key(), now=clock())
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(directory / "ca.pem", _pem(ca), _PUBLIC)
-            _write(directory / "policy.key", _private_hex(policy_key), _PRIVATE)
-            _write(directory / "policy.pub", _public_hex(policy_key), _PUBLIC)
-            _write(directory / "ca.key", _key_pem(ca_key), _PRIVATE)
+            for place in (directory, safe):
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_new(directory / CA_FILE, certificate_pem(ca), PUBLIC)
+            write_new(directory / INTERMEDIATE_FILE, certificate_pem(issuer), PUBLIC)
+            write_new(directory / INTERMEDIATE_KEY_FILE, key_pem(issuer_key), PRIVATE)
+            write_new(directory / POLICYPUBLIC_FILE, public_hex(policy_key.public_key()), PUBLIC)
+            write_new(safe / POLICY_KEY_FILE, private_hex(policy_key), PRIVATE)
+            write_new(safe / CA_KEY_FILE, key_pem(ca_key), PRIVATE)
+            if safe != directory:
+                write_new(safe / CA_FILE, certificate_pem(ca), PUBLIC)
         except OSError as error:
             raise ConfigError(f"can't write a fleet's keys to {directory}: {error}") from error
-        return cls(directory, fleet, ca, clock, ca_key, policy_key)
+        public = policy_key.public_key().public_bytes_raw()
+        return cls(directory, fleet, ca, issuer, clock, public, issuer_key, policy_key)
 
     @classmethod
     def load(cls, directory: Path, *, clock: Callable[[], datetime] = _utc_now) -> Self:
-        """Opens the keys of an existing fleet.
+        """Opens the keys of an existing fleet: those that are there, and those it can't do without.
+
+        The key of the root may be absent if there is an intermediate, that of the policies always:
+        then it makes no learner's identity.
 
         Raises:
             IdentityError: A file is missing, unreadable, readable by others, or damaged.
         """
         try:
-            ca = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
-            ca_key = serialization.load_pem_private_key(_secret(directory / "ca.key"), None)
-            policy_seed = bytes.fromhex(_secret(directory / "policy.key").decode("ascii"))
-            policy_key = Ed25519PrivateKey.from_private_bytes(policy_seed)
+            ca = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
             fleet = fleet_of(ca)
+            ca_key = read_key(directory / CA_KEY_FILE)
+            issuer, issuer_key = ca, ca_key
+            if (directory / INTERMEDIATE_FILE).exists():
+                issuer = x509.load_pem_x509_certificate(
+                    (directory / INTERMEDIATE_FILE).read_bytes()
+                )
+                issuer_key = read_key(directory / INTERMEDIATE_KEY_FILE)
+                issuer.verify_directly_issued_by(ca)
+            policy_key = read_policy_key(directory / POLICY_KEY_FILE)
+            public = (
+                policy_key.public_key().public_bytes_raw()
+                if policy_key is not None
+                else bytes.fromhex((directory / POLICYPUBLIC_FILE).read_text("ascii"))
+            )
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
             raise IdentityError(
-                f"no fleet CA in {directory} ({reason}): make one with `shoal pki init`"
+                f"no fleet CA in {directory} ({reason}): make one with `shoal fleet init`"
             ) from error
-        except ValueError as error:
+        except (ValueError, TypeError, InvalidSignature) as error:
             raise IdentityError(
                 f"the fleet CA in {directory} is damaged ({error}): restore it from a backup"
             ) from error
-        if not isinstance(ca_key, ec.EllipticCurvePrivateKey) or (
-            ca_key.public_key() != ca.public_key()
+        for name, key, certificate in (
+            (CA_KEY_FILE, ca_key, ca),
+            (INTERMEDIATE_KEY_FILE, issuer_key, issuer),
         ):
+            if key is not None and key.public_key() != certificate.public_key():
+                raise IdentityError(
+                    f"{directory}/{name} does not belong to {name.removesuffix('key')}pem: "
+                    "restore both from one backup"
+                )
+        if issuer_key is None:
+            missing = INTERMEDIATE_KEY_FILE if issuer is not ca else CA_KEY_FILE
             raise IdentityError(
-                f"{directory}/ca.key does not belong to ca.pem: restore both from one backup"
+                f"no fleet CA in {directory} ({directory / missing}: No such file or directory): "
+                "make one with `shoal fleet init`"
             )
-        return cls(directory, fleet, ca, clock, ca_key, policy_key)
+        return cls(directory, fleet, ca, issuer, clock, public, issuer_key, policy_key)
+
+    def renew_intermediate(self, root: Path) -> Self:
+        """Has the root certify the intermediate anew; certificates that it issued stay good.
+
+        Args:
+            root: Where the root's key is.
+
+        Raises:
+            IdentityError: The key can't be read, or is not this fleet's.
+            ConfigError: The fleet has no intermediate, or it can't be written.
+        """
+        if self.issuer is self.ca:
+            raise ConfigError(f"{self.directory} has no intermediate: its root issues certificates")
+        try:
+            ca_key = read_key(root / CA_KEY_FILE)
+        except (OSError, ValueError, TypeError) as error:
+            raise IdentityError(f"can't read {root / CA_KEY_FILE}: {error}") from error
+        if ca_key is None or ca_key.public_key() != self.ca.public_key():
+            raise IdentityError(f"{root / CA_KEY_FILE} is not the key of {self.fleet}'s root")
+        key = self._issuer_key.public_key()
+        issuer = intermediate_certificate(self.ca, ca_key, key, now=self.clock())
+        try:
+            write_durably(self.directory / INTERMEDIATE_FILE, certificate_pem(issuer), mode=PUBLIC)
+        except OSError as error:
+            raise ConfigError(f"can't write the intermediate: {error}") from error
+        return replace(self, issuer=issuer)
 
     @property
-    def policy_public_key(self) -> bytes:
-        """The raw 32 bytes that devices verify policies with."""
-        return self._policy_key.public_key().public_bytes_raw()
+    def fingerprint(self) -> str:
+        """The root's sha256, as hexadecimal: what a device that has no certificate pins."""
+        return self.ca.fingerprint(hashes.SHA256()).hex()
+
+    @property
+    def chain_pem(self) -> bytes:
+        """What a certificate is followed by on its way to whoever trusts the root alone."""
+        return b"" if self.issuer is self.ca else certificate_pem(self.issuer)
+
+    def revocation_list(self, revoked: Mapping[int, datetime]) -> bytes:
+        """The CRL of the issuer, PEM.
+
+        Args:
+            revoked: Serial numbers, and since when they are not to be trusted.
+        """
+        crl = revocation_list(self.issuer, self._issuer_key, revoked, now=self.clock())
+        return crl.public_bytes(serialization.Encoding.PEM)
 
     def issue(
         self,
@@ -172,25 +271,57 @@ class FleetPki:
                 exists or can't be written.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._certify(key.public_key(), name, role, sans, lifetime)
+        certificate = self.certify(key.public_key(), name, role, sans=sans, lifetime=lifetime)
         target = self.directory / "identities" / name if directory is None else directory
         if target.exists():
             raise ConfigError(
                 f"{target} exists already: to give {name} a new key, move the old one away first"
             )
         files = {
-            "ca.pem": (_pem(self.ca), _PUBLIC),
-            "cert.pem": (certificate, _PUBLIC),
-            "key.pem": (_key_pem(key), _PRIVATE),
-            "policy.pub": (_public_hex(self._policy_key), _PUBLIC),
+            "ca.pem": (certificate_pem(self.ca), PUBLIC),
+            "cert.pem": (certificate, PUBLIC),
+            "key.pem": (key_pem(key), PRIVATE),
+            "policy.pub": (self.policy_public_key.hex().encode("ascii") + b"\n", PUBLIC),
         }
         if role is Role.LEARNER:
-            files["policy.key"] = (_private_hex(self._policy_key), _PRIVATE)
+            if self._policy_key is None:
+                raise ConfigError(
+                    f"{self.directory} has no {POLICY_KEY_FILE}, which a learner signs with: "
+                    "copy it there from where it is kept, and take it away again afterwards"
+                )
+            files["policy.key"] = (private_hex(self._policy_key), PRIVATE)
         try:
-            _write_directory(target, files)
+            write_directory(target, files)
         except OSError as error:
             raise ConfigError(f"can't write the identity of {name}: {error}") from error
         return target
+
+    def renew(self, identity: Path, *, lifetime: timedelta = LEAF_LIFETIME) -> x509.Certificate:
+        """Gives the key of an identity directory a certificate that ends later.
+
+        Name and hosts stay as they are. No other key than the issuer's is needed.
+
+        Raises:
+            IdentityError: It holds no certificate of this fleet.
+            ConfigError: It can't be written.
+        """
+        path = identity / "cert.pem"
+        try:
+            present = x509.load_pem_x509_certificate(path.read_bytes())
+            key = present.public_key()
+            present.verify_directly_issued_by(self.issuer)
+        except (OSError, ValueError, TypeError, InvalidSignature) as error:
+            raise IdentityError(f"{path}: no certificate of {self.fleet} ({error})") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise IdentityError(f"{path}: another kind of key than this fleet has: issue it anew")
+        name = common_name(present)
+        role = Role(name) if name in list(Role) else Role.DEVICE
+        chain = self.certify(key, name, role, sans=hosts_of(present), lifetime=lifetime)
+        try:
+            write_durably(path, chain, mode=PUBLIC)
+        except OSError as error:
+            raise ConfigError(f"can't write {path}: {error.strerror}") from error
+        return x509.load_pem_x509_certificate(chain)
 
     def sign_csr(
         self,
@@ -207,22 +338,37 @@ class FleetPki:
         requester's.
 
         Returns:
-            The certificate, PEM.
+            The certificate and its chain below the root, PEM.
 
         Raises:
             IdentityError: The request does not prove that its sender holds an EC P-256 key.
             ConfigError: The name does not fit the role, or a host is not valid.
         """
-        return self._certify(requested_key(csr_pem), name, role, sans, lifetime)
+        return self.certify(requested_key(csr_pem), name, role, sans=sans, lifetime=lifetime)
 
-    def _certify(
+    def certify(
         self,
         key: ec.EllipticCurvePublicKey,
         name: str,
         role: Role,
-        sans: Sequence[str],
-        lifetime: timedelta,
+        *,
+        sans: Sequence[str] = (),
+        lifetime: timedelta = LEAF_LIFETIME,
     ) -> bytes:
+        """Certifies a key whose holder is known to the caller.
+
+        Returns:
+            The certificate and its chain below the root, PEM.
+
+        Raises:
+            ConfigError: The name does not fit the role, or a host is not valid.
+            IdentityError: The issuer's own certificate has ended.
+        """
+        if self.clock() >= self.issuer.not_valid_after_utc:
+            raise IdentityError(
+                f"the certificate that issues {self.fleet}'s certificates has ended: "
+                "`shoal pki renew-intermediate`, with the root's key at hand"
+            )
         if role in {Role.DEVICE, Role.RELAY}:
             check_device_id(name)
         elif name != role:
@@ -234,54 +380,7 @@ class FleetPki:
             raise ConfigError(f"{name} serves nobody, so it takes no host names: {', '.join(sans)}")
         uris = (RELAY_URI,) if role is Role.RELAY else ()
         subject = Subject(name, tuple(sans) if role.serves else None, uris)
-        return _pem(
-            leaf_certificate(
-                self.ca, self._ca_key, key, subject, now=self.clock(), lifetime=lifetime
-            )
+        certificate = leaf_certificate(
+            self.issuer, self._issuer_key, key, subject, now=self.clock(), lifetime=lifetime
         )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def _private_hex(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes_raw().hex().encode("ascii") + b"\n"
-
-
-def _public_hex(key: Ed25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes_raw().hex().encode("ascii") + b"\n"
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_directory(target: Path, files: dict[str, tuple[bytes, int]]) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        for name, (content, mode) in files.items():
-            _write(staging / name, content, mode)
-        staging.rename(target)
-    except OSError:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-
-
-def _secret(path: Path) -> bytes:
-    if path.stat().st_mode & 0o077:
-        raise IdentityError(f"others may read {path}: set its mode to 600 (chmod 600 {path})")
-    return path.read_bytes()
+        return certificate_pem(certificate) + self.chain_pem

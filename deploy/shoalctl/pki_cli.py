@@ -56,3 +56,31 @@ def issue(
     fleet = FleetPki.load(directory)
     lifetime = timedelta(days=days)
     typer.echo(fleet.issue(name, role, sans=san or (), directory=out, lifetime=lifetime))
+
+
+@pki_app.command()
+def renew(
+    identity: Annotated[Path, typer.Argument(help="An identity directory.")],
+    *,
+    directory: Directory = Path("pki"),
+    days: Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")] = 365,
+) -> None:
+    """Give an identity's key a new certificate; a service reads it when it is started again."""
+    certificate = FleetPki.load(directory).renew(identity, lifetime=timedelta(days=days))
+    typer.echo(f"{identity}: until {certificate.not_valid_after_utc:%Y-%m-%d}")
+
+
+@pki_app.command("renew-intermediate")
+def renew_intermediate(
+    *,
+    directory: Directory = Path("pki"),
+    root: Annotated[
+        Path | None, typer.Option(help="Where ca.key is kept. (default: beside the rest)")
+    ] = None,
+) -> None:
+    """Certify the intermediate anew, for five years; needs the root's key, devices notice nothing.
+
+    Restart `shoal enroll serve` and give the services new certificates (`shoal pki renew`).
+    """
+    pki = FleetPki.load(directory).renew_intermediate(root or directory)
+    typer.echo(f"{pki.directory}: until {pki.issuer.not_valid_after_utc:%Y-%m-%d}")

@@ -42,6 +42,8 @@ def loaded_by(code: int, *arguments: str) -> set[str]:
         (0, ("devices", "ls", "--help")),
         (0, ("bench", "--help")),
         (0, ("demo", "--help")),
+        (0, ("enroll", "--help")),
+        (0, ("fleet", "init", "--help")),
         (4, ("policy", "show")),
         (4, ("nonsense",)),
         (4, ("devices", "ls")),
@@ -54,6 +56,17 @@ def test_help_and_mistakes_load_nothing_heavy(code: int, arguments: tuple[str, .
 @pytest.mark.parametrize("arguments", [("broker", "run"), ("pki", "issue", "pi-1")])
 def test_an_operators_command_never_loads_torch(arguments: tuple[str, ...]) -> None:
     assert not loaded_by(0, *arguments, "--help") & {"torch", "onnx", "onnxruntime", "gymnasium"}
+
+
+@pytest.mark.parametrize(
+    "module", ["shoalctl.enrollment.server", "edge_agent.renewal", "cloud_learner.revocations"]
+)
+def test_enrolment_needs_no_torch_on_either_side(module: str) -> None:
+    program = f"import sys, {module}; print({{'torch', 'onnx'}} & {{*sys.modules}})"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.strip() == "set()"
 
 
 def test_help_lists_every_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import Identity
+from shoalctl.certificates import hosts_of
 from shoalctl.pki import FleetPki, Role
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -198,7 +199,9 @@ def test_a_signing_request_yields_a_certificate_for_the_name_the_fleet_decides(
     issued = x509.load_pem_x509_certificate(pem)
     assert issued.subject.rfc4514_string() == "CN=pi-1"
     assert issued.public_key() == key.public_key()
-    issued.verify_directly_issued_by(pki.ca)
+    issued.verify_directly_issued_by(pki.issuer)
+    pki.issuer.verify_directly_issued_by(pki.ca)
+    assert pem.endswith(pki.chain_pem)
 
 
 def test_a_damaged_or_unproven_signing_request_is_refused(pki: FleetPki) -> None:
@@ -235,6 +238,61 @@ def test_loading_refuses_a_ca_key_of_another_fleet(pki: FleetPki, tmp_path: Path
     (pki.directory / "ca.key").write_bytes((other.directory / "ca.key").read_bytes())
     with pytest.raises(IdentityError, match="does not belong"):
         FleetPki.load(pki.directory)
+
+
+def test_the_intermediate_is_certified_anew_and_what_it_issued_stays_good(tmp_path: Path) -> None:
+    safe, later = tmp_path / "safe", NOW + timedelta(days=1800)
+    pki = FleetPki.create(tmp_path / "pki", "demo", offline=safe, clock=lambda: NOW)
+    before = certificate(pki.issue("pi-1", Role.DEVICE, lifetime=timedelta(days=4000)))
+    assert before.not_valid_after_utc == pki.issuer.not_valid_after_utc  # not beyond its issuer's
+    renewed = FleetPki.load(pki.directory, clock=lambda: later).renew_intermediate(safe)
+    assert renewed.issuer.not_valid_after_utc > pki.issuer.not_valid_after_utc
+    before.verify_directly_issued_by(renewed.issuer)
+    loaded = FleetPki.load(pki.directory, clock=lambda: later)
+    assert loaded.issuer == renewed.issuer
+    after = certificate(loaded.issue("pi-2", Role.DEVICE))
+    assert after.not_valid_after_utc > pki.issuer.not_valid_after_utc
+
+
+@pytest.mark.parametrize("name", ["broker", "learner", "operator", "pi-1"])
+def test_an_identity_is_renewed_with_its_key_and_hosts_and_without_the_key_of_policies(
+    tmp_path: Path, name: str
+) -> None:
+    pki = FleetPki.create(tmp_path / "pki", "demo", clock=lambda: NOW, offline=tmp_path / "safe")
+    role = Role(name) if name in list(Role) else Role.DEVICE
+    hosts = ["shoal.example.org", "10.0.0.7"] if role.serves else []
+    identity = pki.issue(name, role, sans=hosts)
+    before = certificate(identity)
+    later = FleetPki.load(pki.directory, clock=lambda: NOW + timedelta(days=300))
+    assert later.renew(identity) == certificate(identity)
+    after = certificate(identity)
+    assert after.not_valid_after_utc == before.not_valid_after_utc + timedelta(days=300)
+    assert (after.subject, after.public_key()) == (before.subject, before.public_key())
+    assert hosts_of(after) == hosts_of(before) == tuple(hosts)
+    assert Identity.load(identity).name == name
+
+
+def test_an_identity_of_another_fleet_is_not_renewed(pki: FleetPki, tmp_path: Path) -> None:
+    other = FleetPki.create(tmp_path / "other", "demo").issue("pi-1", Role.DEVICE)
+    for identity in (other, tmp_path / "nowhere"):
+        with pytest.raises(IdentityError, match="no certificate of demo"):
+            pki.renew(identity)
+
+
+def test_an_intermediate_that_has_ended_issues_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    FleetPki.create(tmp_path / "pki", "demo", clock=lambda: NOW)
+    later = FleetPki.load(tmp_path / "pki", clock=lambda: NOW + timedelta(days=1826))
+    with pytest.raises(IdentityError, match="renew-intermediate"):
+        later.issue("pi-1", Role.DEVICE)
+
+
+def test_the_root_of_another_fleet_does_not_certify_the_intermediate(
+    pki: FleetPki, tmp_path: Path
+) -> None:
+    other = FleetPki.create(tmp_path / "other", "demo")
+    for root in (other.directory, tmp_path):
+        with pytest.raises(IdentityError, match="is not the key of"):
+            pki.renew_intermediate(root)
 
 
 def _name(role: Role) -> str:

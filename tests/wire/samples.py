@@ -40,6 +40,7 @@ from shoal.trajectory import encode_chunk, encode_envelope
 from shoal.v1 import (
     device_pb2,
     dispatcher_pb2,
+    enrollment_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
@@ -54,6 +55,7 @@ GOLDEN = Path(__file__).with_name("golden")
 MODULES = (
     device_pb2,
     dispatcher_pb2,
+    enrollment_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
@@ -384,6 +386,42 @@ def _dispatch() -> dict[str, Message]:
     }
 
 
+def _enrollment() -> dict[str, Message]:
+    addresses = enrollment_pb2.Addresses(
+        broker="farm.example.org:8883",
+        parameter_server="farm.example.org:50051",
+        enrollment="farm.example.org:8444",
+    )
+    enrolled = enrollment_pb2.Enrolled(
+        fleet="farm",
+        device_id="pi-1",
+        certificate_chain=b"the device's certificate, then the intermediate's",
+        ca=b"the root's certificate",
+        policy_public_key=DIGEST,
+        addresses=addresses,
+    )
+    return {
+        "BeginRequest": enrollment_pb2.BeginRequest(fleet="farm"),
+        "BeginResponse": enrollment_pb2.BeginResponse(
+            challenge=DIGEST, server_unix_ms=1_700_000_000_000, fleet="farm"
+        ),
+        "EnrollRequest": enrollment_pb2.EnrollRequest(
+            challenge=DIGEST,
+            csr=b"a signing request",
+            token="0badcafe.secret",
+            proof=b"a signature",
+        ),
+        "EnrollResponse": enrollment_pb2.EnrollResponse(enrolled=enrolled),
+        "EnrollResponse.waiting": enrollment_pb2.EnrollResponse(retry_after_s=5),
+        "RenewRequest": enrollment_pb2.RenewRequest(
+            challenge=DIGEST, certificate=b"the present certificate", proof=b"a signature"
+        ),
+        "RenewResponse": enrollment_pb2.RenewResponse(enrolled=enrolled),
+        "Enrolled": enrolled,
+        "Addresses": addresses,
+    }
+
+
 def _messages() -> dict[str, Message]:
     spec, status, telemetry = cartpole_spec().to_pb(), _status(), _telemetry()
     measured = device_pb2.Telemetry()
@@ -403,6 +441,7 @@ def _messages() -> dict[str, Message]:
     return {
         **_fleet(),
         **updates(telemetry),
+        **_enrollment(),
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,

@@ -1,0 +1,48 @@
+"""The enrolment server: puts its parts together and runs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cloud_learner.grpc_server import GrpcServer
+from shoal.identity import Identity
+from shoal.services import run_services
+from shoalctl.enrollment.authority import Authority
+from shoalctl.enrollment.challenges import Challenges
+from shoalctl.enrollment.config import EnrollmentConfig
+from shoalctl.enrollment.service import EnrollmentService
+from shoalctl.enrollment.store import EnrollmentStore
+from shoalctl.pki import FleetPki
+
+
+async def run_enrollment(
+    config: EnrollmentConfig, *, on_ready: Callable[[int], object] = lambda _port: None
+) -> None:
+    """Serves enrolment until SIGTERM or SIGINT.
+
+    Args:
+        config: Of the fleet.
+        on_ready: Told the port once it is listened on.
+
+    Raises:
+        ShoalError: A key, a file or the port can't be used.
+    """
+    pki = FleetPki.load(config.directory)
+    identity = Identity.load(config.identity)
+    challenges = Challenges(clock=time.monotonic)
+    with EnrollmentStore(config.database) as store:
+        authority = Authority(config, pki, store, redeem=challenges.redeem, clock=time.time)
+        authority.reconcile()
+        service = EnrollmentService(
+            config,
+            authority,
+            challenges,
+            ca=identity.read_pems().ca,
+            policy_public_key=pki.policy_public_key,
+        )
+        async with GrpcServer(
+            config.host, config.port, identity, [service], client_certificates=False
+        ) as server:
+            on_ready(server.port)
+            await run_services({"grpc": server.serve})

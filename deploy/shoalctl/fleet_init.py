@@ -1,0 +1,180 @@
+"""`shoal fleet init`: a fleet in one directory, its keys, identities and configurations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shoalctl.pki import FleetPki
+
+BROKER_PORT, SERVER_PORT, ENROLLMENT_PORT = 8883, 50051, 8444
+_ANY = "0.0.0.0"  # noqa: S104 - devices come from elsewhere; each needs a certificate of the fleet
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """What a fleet is made of.
+
+    Attributes:
+        fleet: Its name.
+        hosts: Names and addresses that devices reach it by, the one they are told first; none: only
+            this machine does.
+    """
+
+    fleet: str
+    hosts: Sequence[str] = ()
+
+
+def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None) -> FleetPki:
+    """Makes a fleet's directory; it appears whole or not at all.
+
+    Args:
+        directory: Must not exist, or be empty.
+        plan: What to make.
+        offline: Where the keys of root and policies go instead; must not hold a fleet.
+
+    Raises:
+        ConfigError: A directory is in use or can't be written, or a name is not valid.
+    """
+    from shoalctl.pki import FleetPki, Role
+
+    directory = directory.absolute()
+    if offline is not None:
+        offline = offline.absolute()
+        if offline == directory or directory in offline.parents or offline in directory.parents:
+            raise ConfigError(
+                f"--offline-root {offline}: choose a directory apart from {directory}"
+            )
+        _require_empty(offline)
+    _require_empty(directory)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    except OSError as error:
+        raise ConfigError(f"can't write {directory}: {error.strerror}") from error
+    try:
+        pki = FleetPki.create(staging, plan.fleet, offline=offline)
+        for role in (Role.LEARNER, Role.BROKER, Role.SERVER, Role.OPERATOR):
+            pki.issue(role, role, sans=plan.hosts if role.serves else ())
+        (staging / "revoked.crl").write_bytes(pki.revocation_list({}))
+        for name, tables in _configurations(plan).items():
+            _write_toml(staging / name, tables)
+        staging.rename(directory)
+    except BaseException as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        if offline is not None:
+            shutil.rmtree(offline, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"can't write {directory}: {error}") from error
+        raise
+    return FleetPki.load(directory)
+
+
+def _configurations(plan: FleetPlan) -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+    """The files by name; paths are relative to them, so that the directory may be moved."""
+    host = plan.hosts[0] if plan.hosts else _LOOPBACK
+    listen = _ANY if plan.hosts else _LOOPBACK
+    shown = f"[{host}]" if ":" in host else host
+    return {
+        "broker.toml": {
+            "": {
+                "fleet": plan.fleet,
+                "identity": "identities/broker",
+                "state_dir": "broker",
+                "devices_file": "devices",
+                "revocation_list": "revoked.crl",
+                "host": listen,
+                "port": BROKER_PORT,
+            }
+        },
+        "learner.toml": {
+            "": {
+                "fleet": plan.fleet,
+                "identity": "identities/learner",
+                "state_dir": "learner",
+            },
+            "broker": {"host": _LOOPBACK, "port": BROKER_PORT},
+            "server": {
+                "host": listen,
+                "port": SERVER_PORT,
+                "revocation_list": "revoked.crl",
+            },
+        },
+        "enrollment.toml": {
+            "": {
+                "fleet": plan.fleet,
+                "directory": ".",
+                "identity": "identities/server",
+                "devices_file": "devices",
+                "revocation_list": "revoked.crl",
+                "broker_config": "broker.toml",
+                "host": listen,
+                "port": ENROLLMENT_PORT,
+            },
+            "addresses": {
+                "broker": f"{shown}:{BROKER_PORT}",
+                "parameter_server": f"{shown}:{SERVER_PORT}",
+                "enrollment": f"{shown}:{ENROLLMENT_PORT}",
+            },
+        },
+    }
+
+
+def _write_toml(path: Path, tables: Mapping[str, Mapping[str, object]]) -> None:
+    lines: list[str] = []
+    for table, values in tables.items():
+        if table:
+            lines.append(f"\n[{table}]")
+        # Strings and whole numbers are written the same way in JSON and in TOML.
+        lines.extend(f"{key} = {json.dumps(value)}" for key, value in values.items())
+    path.touch(mode=0o600)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _require_empty(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"{directory} exists and is not empty: nothing there is overwritten")
+
+
+def init(
+    fleet: Annotated[str, typer.Argument(metavar="NAME", help="1-63 of a-z, 0-9 and '-'.")],
+    *,
+    directory: Annotated[
+        Path, typer.Option("--dir", "-d", envvar="SHOAL_FLEET_DIR", help="Where to make it.")
+    ] = Path("fleet"),
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name or address that devices reach it by; may be repeated. "
+            "(default: this machine alone)"
+        ),
+    ] = None,
+    offline_root: Annotated[
+        Path | None,
+        typer.Option(help="Where the keys of the root CA and of policies go, to be carried away."),
+    ] = None,
+) -> None:
+    """Make a fleet: CA, policy signing key, identities and configuration, in one directory.
+
+    Whoever reads that directory can add devices and sign policies: keep it off the devices.
+    """
+    pki = make_fleet(directory, FleetPlan(fleet, tuple(host or ())), offline=offline_root)
+    typer.echo(pki.directory)
+    typer.echo(f"CA fingerprint: {pki.fingerprint}", err=True)
+    if offline_root is not None:
+        typer.echo(
+            f"ca.key and policy.key are in {offline_root}: carry it away, and keep two "
+            "copies. The learner's identity holds the key that it signs policies with.",
+            err=True,
+        )
