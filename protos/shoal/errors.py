@@ -15,6 +15,7 @@ ShoalError
 ├── JournalError              the learner's durable record
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
+├── FlashFailed               an image could not be read, or a card not be written or verified
 └── ServiceEnded              a service of a process ended when none should
 """
 
@@ -109,6 +110,10 @@ class CheckpointError(ShoalError):
 
 class PolicyLogError(ShoalError):
     """The log of published policies cannot be opened or written."""
+
+
+class FlashFailed(ShoalError):
+    """An image could not be read, or a card could not be written or verified."""
 
 
 class ServiceEnded(ShoalError):
