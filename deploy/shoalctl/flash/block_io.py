@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -127,8 +128,8 @@ def open_fresh(io: BlockIo, path: Path) -> int:
     """
     try:
         descriptor = io.open(path, os.O_RDONLY | _DIRECT)
-    except OSError:
-        if not _DIRECT:
+    except OSError as error:
+        if error.errno != errno.EINVAL or not _DIRECT:
             raise
         descriptor = io.open(path, os.O_RDONLY)  # a file system without direct reads
     drop_cache(descriptor)

@@ -101,22 +101,23 @@ def run_flash(
         raise ConfigError("--image and --to are the same file: nothing was written")
     needed = source.size_bytes or 0
     check_target(target, required_bytes=needed, allow_internal=options.allow_internal)
+    journal = _journal(options, target)
     _confirm(options, target, ask)
     with ExitStack() as stack:
         shown = progress or stack.enter_context(progress_on(sys.stderr))
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-flash-")))
-        return _flash(options, source, target, directory, io or OsBlockIo(), shown)
+        return _flash(options, source, target, journal, directory, io or OsBlockIo(), shown)
 
 
 def _flash(
     options: FlashOptions,
     source: ImageSource,
     target: Target,
+    journal: FlashJournal,
     directory: Path,
     io: BlockIo,
     progress: Progress,
 ) -> FlashReport:
-    journal = _journal(options, target)
     try:
         file_sha256, compared = _checked(options, source, progress)
         progress.begin(Stage.PREPARE, None)
@@ -139,6 +140,8 @@ def _flash(
     flashed = None
     if not options.dry_run:
         check_unchanged(target)
+        if not options.resume:
+            journal.remove()
         flashed = Flasher(io, progress).flash(
             staged, target, journal, resume=options.resume, expected_sha256=expected
         )
@@ -150,6 +153,8 @@ def _flash(
 
 def _confirm(options: FlashOptions, target: Target, ask: Callable[[str, str], None] | None) -> None:
     """Makes sure that this target is meant."""
+    if options.resume and target.disk is None:
+        return  # its journal lies beside it: it was confirmed when this flash began
     expected = options.expect_serial is not None or options.expect_size is not None
     if target.exists:
         check_expectations(
@@ -201,10 +206,7 @@ def _journal(options: FlashOptions, target: Target) -> FlashJournal:
     if options.resume:
         return FlashJournal.load(path, target.identity)
     name = options.settings.hostname or "device"
-    journal = FlashJournal(path, target.identity, f"{name}-{uuid.uuid4().hex}")
-    if not options.dry_run:
-        journal.remove()
-    return journal
+    return FlashJournal(path, target.identity, f"{name}-{uuid.uuid4().hex}")
 
 
 def _journal_path(target: Target) -> Path:

@@ -89,11 +89,12 @@ class Flasher:
         with self._explained(target):
             descriptor = open_exclusive(self._io, target, resume=resume)
             try:
+                journal.record(0, ())  # from here on, the advice to resume holds
                 self._begin(Stage.ERASE, None)
                 fresh = target.disk is None and not resume
                 if fresh:
                     os.ftruncate(descriptor, 0)
-                erase(self._io, descriptor, both_ends=target.disk is not None)
+                erase(self._io, descriptor, staged.withheld, both_ends=target.disk is not None)
                 written, sha256 = self._write(staged, target, descriptor, journal, holes=fresh)
                 if expected_sha256 not in {None, sha256}:
                     raise FlashFailed(

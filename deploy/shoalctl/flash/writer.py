@@ -36,12 +36,13 @@ class Written:
     withheld: tuple[bytes, ...]
 
 
-def erase(io: BlockIo, descriptor: int, *, both_ends: bool) -> None:
-    """Overwrites what makes a target bootable, durably.
+def erase(io: BlockIo, descriptor: int, withheld: Sequence[Range], *, both_ends: bool) -> None:
+    """Overwrites what makes a target bootable, durably: block 0 first.
 
     Args:
         io: The operating system.
         descriptor: The open target.
+        withheld: What is to stay zero until the end, and may hold something from an earlier flash.
         both_ends: Whether the end is overwritten too, where a GPT has its backup: firmware repairs
             a table from there.
 
@@ -51,6 +52,12 @@ def erase(io: BlockIo, descriptor: int, *, both_ends: bool) -> None:
     zeros = bytes(HEAD_BYTES)
     end = size_of(descriptor)
     write_all(io, descriptor, zeros, 0)
+    io.sync(descriptor)
+    for bounds in withheld:
+        if bounds.start_bytes >= HEAD_BYTES:
+            write_all(
+                io, descriptor, zeros[: bounds.end_bytes - bounds.start_bytes], bounds.start_bytes
+            )
     if both_ends and end > 2 * HEAD_BYTES:
         write_all(io, descriptor, zeros, end - HEAD_BYTES)
     io.sync(descriptor)
