@@ -118,7 +118,7 @@ def _lsblk() -> str:
 
 def _devices(document: str) -> Sequence[Mapping[str, Any]]:
     try:
-        devices = json.loads(document)["blockdevices"]
+        devices = list(json.loads(document)["blockdevices"])
     except (ValueError, KeyError, TypeError) as error:
         raise FlashFailed(f"lsblk said something that isn't understood: {error}") from error
     return [device for device in devices if isinstance(device, dict)]

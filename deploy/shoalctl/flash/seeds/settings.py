@@ -136,7 +136,16 @@ def _checked_key(line: str) -> str:
         decoded = base64.b64decode(blob, validate=True)
     except binascii.Error:
         decoded = b""
-    length = int.from_bytes(decoded[:4], "big")
-    if decoded[4 : 4 + length] != kind.encode() or not line.isprintable():
+    if _fields(decoded)[:1] != [kind.encode()] or not line.isprintable():
         raise ConfigError(f"SSH key {shown!r} is damaged: copy the whole line of the .pub file")
     return line
+
+
+def _fields(blob: bytes) -> list[bytes]:
+    """The fields of a key (RFC 4253, section 6.6), each behind its length; none if it is cut."""
+    fields, at = [], 0
+    while at < len(blob):
+        end = at + 4 + int.from_bytes(blob[at : at + 4], "big")
+        fields.append(blob[at + 4 : end])
+        at = end
+    return fields if at == len(blob) and len(fields) > 1 else []
