@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -75,7 +76,7 @@ def list_disks() -> tuple[Disk, ...]:
         ConfigError: `lsblk` is missing.
         FlashFailed: `lsblk` failed.
     """
-    return parse_disks(_lsblk())
+    return parse_disks(_lsblk(), _card_types())
 
 
 def find_disk(path: Path) -> Disk | None:
@@ -86,17 +87,30 @@ def find_disk(path: Path) -> Disk | None:
         FlashFailed: `lsblk` failed.
     """
     real = path.resolve()
-    devices = _walk(_devices(_lsblk()))
-    return next((_disk(device) for device in devices if device.get("path") == str(real)), None)
+    devices, types = _walk(_devices(_lsblk())), _card_types()
+    found = (_disk(device, types) for device in devices if device.get("path") == str(real))
+    return next(found, None)
 
 
-def parse_disks(document: str) -> tuple[Disk, ...]:
+def parse_disks(document: str, card_types: Mapping[str, str]) -> tuple[Disk, ...]:
     """The disks in what `lsblk --json --bytes --output-all` wrote.
+
+    Args:
+        document: What it wrote.
+        card_types: What sysfs says of each `mmcblk`: `SD` for a card, `MMC` for what is soldered.
 
     Raises:
         FlashFailed: It is not understood.
     """
-    return tuple(_disk(device) for device in _devices(document))
+    return tuple(_disk(device, card_types) for device in _devices(document))
+
+
+def _card_types() -> dict[str, str]:
+    types = {}
+    for path in Path("/sys/block").glob("mmcblk*/device/type"):
+        with contextlib.suppress(OSError):
+            types[path.parts[3]] = path.read_text().strip()
+    return types
 
 
 def _lsblk() -> str:
@@ -130,7 +144,7 @@ def _walk(devices: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield from _walk(device.get("children") or ())
 
 
-def _disk(device: Mapping[str, Any]) -> Disk:
+def _disk(device: Mapping[str, Any], card_types: Mapping[str, str]) -> Disk:
     family = list(_walk([device]))
     bus = _text(device, "tran")
     name = _text(device, "name")
@@ -145,7 +159,7 @@ def _disk(device: Mapping[str, Any]) -> Disk:
         serial=_text(device, "serial"),
         bus=bus or ("mmc" if name.startswith("mmcblk") else ""),
         read_only=_flag(device, "ro"),
-        removable=_flag(device, "rm") or _flag(device, "hotplug"),
+        removable=(_flag(device, "rm") or _flag(device, "hotplug") or card_types.get(name) == "SD"),
         uses=tuple(use for member in family for use in _uses(member)),
         members=tuple(
             dict.fromkeys(

@@ -12,7 +12,6 @@ from shoalctl.output import size
 _SYSTEM_POINTS = frozenset({"/", "/boot", "/boot/efi", "/boot/firmware", "/efi", "/usr", "/var"})
 _WRITABLE_KINDS = frozenset({"disk", "loop"})
 _NOT_DISKS = ("zram", "ram", "md", "dm-", "sr", "fd", "nbd")
-_EXTERNAL_BUSES = frozenset({"usb", "mmc"})
 
 
 class Reason(StrEnum):
@@ -60,7 +59,7 @@ def refusals(
     elif disk.size_bytes < required_bytes:
         detail = f"it has {size(disk.size_bytes)}, and the image needs {size(required_bytes)}"
         found.append(Refusal(Reason.TOO_SMALL, detail))
-    external = disk.removable or disk.bus in _EXTERNAL_BUSES or disk.kind == "loop"
+    external = disk.removable or disk.bus == "usb" or disk.kind == "loop"
     if not found and not external and not allow_internal:
         detail = "it is built into this machine: --allow-internal if it is the right one"
         found.append(Refusal(Reason.INTERNAL, detail))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import lzma
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from flash_faults import Event, FaultyIo
 from flash_images import (
     BOOKWORM,
     BOOT_AT,
@@ -26,6 +28,7 @@ from flash_images import (
 )
 
 from shoalctl.cli import run
+from shoalctl.flash.stages import Stage
 
 PASSPHRASE, TOKEN = "correct horse battery", "one-time-token-0815"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINczLgp/3TjOAnQ5iGsj8396quk+5Zb1yql+QdkDLXWk me@home"
@@ -291,3 +294,69 @@ def test_flash_loads_neither_torch_nor_the_learner(command: tuple[str, ...]) -> 
         text=True,
     )
     assert finished.stdout.splitlines()[-1] == ""
+
+
+def test_ctrl_c_is_exit_code_130_and_says_in_which_state_the_card_is(
+    trixie: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def press(event: Event) -> None:
+        if event.kind == "write" and event.nth == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoalctl.flash.command.OsBlockIo", lambda: FaultyIo(press))
+    refused(capsys, 130, "NOT BOOTABLE", "--image", trixie, "--to", "card", "--hostname", "a")
+    assert (tmp_path / "card").read_bytes()[:512] == bytes(512)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert flash("--image", trixie, "--to", "card", "--hostname", "a", "--resume") == 0
+    assert (tmp_path / "card").read_bytes()[510:512] == b"\x55\xaa"
+
+
+def at_a_terminal(answer: str, *arguments: str | Path) -> tuple[int, str]:
+    """The exit code of `shoal flash image` with a person who types, and what that person sees."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "shoalctl.cli", "flash", "image", *arguments],
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen, typed = b"", False
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+        if not typed and b"Type its name" in seen and seen.rstrip().endswith(b":"):
+            os.write(ours, f"{answer}\n".encode())
+            typed = True
+    os.close(ours)
+    return child.wait(30), seen.decode()
+
+
+def test_a_person_types_the_name_of_what_is_overwritten(trixie: Path, tmp_path: Path) -> None:
+    card = tmp_path / "card"
+    card.write_bytes(b"precious")
+    code, seen = at_a_terminal("nope", "--image", trixie, "--to", card)
+    assert (code, card.read_bytes()) == (4, b"precious")
+    assert "nothing was written" in " ".join(seen.split())
+    code, seen = at_a_terminal("card", "--image", trixie, "--to", card, "--hostname", "pi-1")
+    assert code == 0, seen
+    assert "will be lost" in seen
+    assert "Reading back" in seen
+    assert "pi-1" in boot_text(card, "user-data")
+
+
+def test_the_stages_are_named_in_their_order_on_stderr(
+    trixie: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flash("--image", trixie, "--to", "card") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(" ")]
+    assert len(lines) == len(Stage)

@@ -16,6 +16,7 @@ from shoalctl.flash.verdict import Reason, refusals, sentence
 from shoalctl.flash.views import disk_list
 
 GB = 10**9
+CARD_TYPES = {"mmcblk0": "SD", "mmcblk1": "MMC"}
 
 
 def device(name: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -35,7 +36,7 @@ def device(name: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
 
 
 def one(name: str, **fields: Any) -> Disk:  # noqa: ANN401 - JSON
-    (disk,) = parse_disks(json.dumps({"blockdevices": [device(name, **fields)]}))
+    (disk,) = parse_disks(json.dumps({"blockdevices": [device(name, **fields)]}), CARD_TYPES)
     return disk
 
 
@@ -55,6 +56,10 @@ def test_a_card_in_a_reader_is_written() -> None:
 
 def test_a_card_in_a_slot_is_written() -> None:
     assert refusals(one("mmcblk0")) == ()
+
+
+def test_flash_memory_that_is_soldered_in_is_no_card() -> None:
+    assert reasons(one("mmcblk1")) == {Reason.INTERNAL}
 
 
 def test_an_nvme_in_a_usb_case_is_written() -> None:
@@ -143,14 +148,14 @@ def test_a_disk_that_is_too_small_says_by_how_much() -> None:
 def test_an_older_lsblk_with_one_mount_point_is_understood() -> None:
     fields = device("sdb", **CARD, mountpoint="/media/card")
     del fields["mountpoints"]
-    (disk,) = parse_disks(json.dumps({"blockdevices": [fields]}))
+    (disk,) = parse_disks(json.dumps({"blockdevices": [fields]}), CARD_TYPES)
     assert reasons(disk) == {Reason.MOUNTED}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "lsblk: error", '{"blockdevices": 3}'])
 def test_what_is_not_understood_is_said(text: str) -> None:
     with pytest.raises(FlashFailed, match="lsblk"):
-        parse_disks(text)
+        parse_disks(text, CARD_TYPES)
 
 
 @given(

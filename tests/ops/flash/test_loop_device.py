@@ -71,8 +71,10 @@ def mount(device: Path, at: Path) -> None:
     subprocess.run(["mount", "-t", "ext4", str(device), str(at)], check=True, capture_output=True)
 
 
-def flash_card(image: Path, card: Path, io: FaultyIo | None = None, **more: bool) -> None:
-    flash(image, card, io, yes=True, expect_size=str(CARD_BYTES), **more)
+def flash_card(
+    image: Path, card: Path, io: FaultyIo | None = None, *, resume: bool = False
+) -> None:
+    flash(image, card, io, yes=True, expect_size=str(CARD_BYTES), resume=resume)
 
 
 def test_a_disk_is_written_verified_and_its_old_end_erased(image: Path, card: Path) -> None:
