@@ -128,6 +128,14 @@ class FatVolume:
         """
         self._run("mdeltree", f"::/{name}")
 
+    def set_label(self, label: str) -> None:
+        """Names the file system; its serial number stays.
+
+        Raises:
+            FlashFailed: The file system is damaged.
+        """
+        self._run("mlabel", f"::{label}")
+
     def _read(self, program: str, *arguments: str) -> bytes:
         with tempfile.TemporaryFile() as out:
             self._run(program, *arguments, out=out)

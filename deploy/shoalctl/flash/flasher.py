@@ -16,7 +16,6 @@ from shoalctl.flash.block_io import BlockIo, drop_cache, reread_partitions, writ
 from shoalctl.flash.fat import FatVolume
 from shoalctl.flash.journal import FlashJournal
 from shoalctl.flash.seeds import boot_partition
-from shoalctl.flash.source import CHUNK_BYTES
 from shoalctl.flash.stages import Progress, Stage
 from shoalctl.flash.staging import Staged
 from shoalctl.flash.target import Target, open_exclusive
@@ -84,7 +83,6 @@ class Flasher:
             FlashInterrupted: Ctrl-C; the same.
         """
         started = time.monotonic()
-        noted = len(journal.digests) - journal.digests.count(None)
         self._stage = Stage.PREPARE
         with self._explained(target):
             descriptor = open_exclusive(self._io, target, resume=resume)
@@ -110,8 +108,7 @@ class Flasher:
                 self._close(descriptor)
         journal.remove()
         duration_s = time.monotonic() - started
-        skipped = min(noted * CHUNK_BYTES, written.size_bytes) if resume else 0
-        return Flashed(written.size_bytes, sha256, duration_s, skipped)
+        return Flashed(written.size_bytes, sha256, duration_s, written.skipped_bytes)
 
     def _write(
         self,

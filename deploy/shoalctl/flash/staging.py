@@ -27,7 +27,7 @@ from shoalctl.flash.partitions import (
 from shoalctl.flash.seeds import boot_partition
 from shoalctl.flash.seeds.boot_partition import SeedFile
 from shoalctl.flash.seeds.settings import DeviceSettings
-from shoalctl.flash.seeds.support import BootFiles, Family, SeedFormat, Support, support_of
+from shoalctl.flash.seeds.support import BootFiles, SeedFormat, Support, asked_for, support_of
 from shoalctl.flash.source import CHUNK_BYTES, ImageSource
 
 _ZEROS = bytes(CHUNK_BYTES)
@@ -138,7 +138,7 @@ def stage(
         if header is None:
             continue
         boot = boot_partition.look(FatVolume(path), header)
-        support = _forced(seed_format) if seed_format else support_of(boot)
+        support = asked_for(boot, seed_format) if seed_format else support_of(boot)
         if support.format is None:
             refused = refused or support
             continue
@@ -160,10 +160,6 @@ def _seeded(
     seeds = boot_partition.seed(volume, header, boot, support, settings, instance_id)
     boot_partition.check(volume, seeds, lambda: None)
     return seeds
-
-
-def _forced(seed_format: SeedFormat) -> Support:
-    return Support(seed_format, Family.GENERIC, "it was asked for")
 
 
 def _withheld(table: PartitionTable) -> tuple[Range, ...]:

@@ -29,11 +29,13 @@ class Written:
         size_bytes: Of the image.
         digests: Of each piece as it is on the target now, with what is withheld as zeros.
         withheld: The bytes of each withheld range, in the order they are to be written.
+        skipped_bytes: What was there already.
     """
 
     size_bytes: int
     digests: tuple[str, ...]
     withheld: tuple[bytes, ...]
+    skipped_bytes: int
 
 
 def erase(io: BlockIo, descriptor: int, withheld: Sequence[Range], *, both_ends: bool) -> None:
@@ -90,7 +92,7 @@ def write_body(
         FlashFailed: The image is larger than the target.
         OSError: The target is full, gone or broken.
     """
-    offset = synced = 0
+    offset = synced = skipped = 0
     digests: list[str] = []
     kept: dict[Range, bytes] = {}
     for index, chunk in enumerate(chunks):
@@ -100,7 +102,9 @@ def write_body(
             )
         kept |= _withhold(chunk, offset, withheld)
         digest = digest_of(chunk)
-        if not journal.holds(index, digest) and not (holes and is_zero(chunk)):
+        if journal.holds(index, digest):
+            skipped += len(chunk)
+        elif not (holes and is_zero(chunk)):
             write_all(io, descriptor, chunk, offset)
         digests.append(digest)
         offset += len(chunk)
@@ -114,7 +118,7 @@ def write_body(
     missing = [bounds for bounds in withheld if bounds not in kept]
     if missing:
         raise FlashFailed("the image ends before its partition table says: download it again")
-    return Written(offset, tuple(digests), tuple(kept[bounds] for bounds in withheld))
+    return Written(offset, tuple(digests), tuple(kept[bounds] for bounds in withheld), skipped)
 
 
 def commit(

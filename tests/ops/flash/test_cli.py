@@ -28,6 +28,7 @@ from flash_images import (
 )
 
 from shoalctl.cli import run
+from shoalctl.flash.fat import read_fat_header
 from shoalctl.flash.stages import Stage
 
 PASSPHRASE, TOKEN = "correct horse battery", "one-time-token-0815"
@@ -167,6 +168,21 @@ def test_an_unknown_image_is_refused_with_the_reason_before_anything_is_written(
     assert not (tmp_path / "card").exists()
     assert flash(*arguments, "--seed-as", "cloud-init") == 0
     assert flash("--image", image, "--to", tmp_path / "plain") == 0
+
+
+def test_a_cloud_image_is_seeded_in_its_efi_partition_when_it_is_said_to_have_cloud_init(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = make_image(tmp_path / "i.img", {"efi": ""}, table="gpt", label="ESP")
+    arguments = ("--image", image, "--to", tmp_path / "card", "--hostname", "pi-1")
+    refused(capsys, 1, "--seed-as cloud-init", *arguments)
+    assert flash(*arguments, "--seed-as", "cloud-init") == 0
+    sector = (tmp_path / "card").read_bytes()[BOOT_AT : BOOT_AT + 512]
+    header = read_fat_header(sector)
+    assert header is not None
+    assert header.label == "CIDATA"
+    assert "pi-1" in boot_text(tmp_path / "card", "user-data")
+    assert flash("--image", tmp_path / "card", "--to", "again", "--hostname", "pi-2") == 0
 
 
 def test_an_image_without_fat_partition_is_refused(

@@ -29,7 +29,7 @@ from shoalctl.flash.seeds.settings import (
     check_token,
     check_user,
 )
-from shoalctl.flash.seeds.support import BootFiles, Family, SeedFormat, support_of
+from shoalctl.flash.seeds.support import BootFiles, Family, SeedFormat, asked_for, support_of
 from shoalctl.flash.seeds.wifi import Wifi, check_country
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINczLgp/3TjOAnQ5iGsj8396quk+5Zb1yql+QdkDLXWk me@home"
@@ -262,7 +262,7 @@ FIRST_BOOT = "root=x init=/usr/lib/raspberrypi-sys-mods/firstboot"
             "older than bookworm",
         ),
         (BootFiles("boot", frozenset(), "Raspberry Pi 2024-99-99", ""), None, "doesn't say"),
-        (BootFiles("", frozenset({"efi"})), None, "labelled CIDATA"),
+        (BootFiles("", frozenset({"efi"})), None, "--seed-as cloud-init"),
         (BootFiles("", frozenset({"foo"})), None, "neither"),
     ],
 )
@@ -272,6 +272,15 @@ def test_what_an_image_supports_is_told_from_its_boot_partition(
     support = support_of(boot)
     assert support.format == (SeedFormat(seed_format) if seed_format else None)
     assert words in support.reason
+
+
+def test_only_an_efi_partition_of_an_unknown_image_is_labelled() -> None:
+    efi = BootFiles("", frozenset({"efi"}))
+    seeded = BootFiles("CIDATA", frozenset({"efi", "meta-data"}))
+    other = BootFiles("bootfs", frozenset({"vmlinuz"}))
+    labelled = [asked_for(boot, SeedFormat.CLOUD_INIT).needs_label for boot in (efi, seeded, other)]
+    assert labelled == [True, False, False]
+    assert not asked_for(efi, SeedFormat.FIRST_RUN).needs_label
 
 
 def test_the_first_run_script_forgets_itself_whatever_failed() -> None:

@@ -13,7 +13,7 @@ from shoalctl.flash.seeds.cloud_init import cloud_init_files
 from shoalctl.flash.seeds.first_boot import BUNDLE_NAME, DIGEST_NAME, DIRECTORY, TOKEN_NAME
 from shoalctl.flash.seeds.first_run import FIRST_RUN_NAME, first_run_script
 from shoalctl.flash.seeds.settings import DeviceSettings
-from shoalctl.flash.seeds.support import BootFiles, Family, SeedFormat, Support
+from shoalctl.flash.seeds.support import CIDATA, BootFiles, Family, SeedFormat, Support
 
 _COMMAND_LINE, _ISSUE = "cmdline.txt", "issue.txt"
 
@@ -80,6 +80,8 @@ def seed(
     line = _command_line(boot, support, settings, instance_id)
     if line is not None:
         files[_COMMAND_LINE] = line.encode()
+    if support.needs_label:
+        volume.set_label(CIDATA.upper())
     for stale in {DIRECTORY, FIRST_RUN_NAME} & boot.names:
         volume.remove(stale)
     written = [_written(volume, name, content) for name, content in files.items()]

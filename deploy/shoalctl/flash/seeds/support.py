@@ -10,6 +10,7 @@ from enum import StrEnum
 CIDATA = "cidata"
 """The label of a file system that cloud-init's NoCloud looks for on any machine."""
 
+_EFI = "efi"
 _BOOKWORM = date(2023, 10, 10)
 _FIRST_BOOT_INIT = "raspberrypi-sys-mods/firstboot"
 _ISSUE_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
@@ -55,11 +56,13 @@ class Support:
         format: How it is seeded; None if it can't be.
         family: Whose image it is.
         reason: Why, as a clause.
+        needs_label: Whether cloud-init finds the seed only if its partition is labelled CIDATA.
     """
 
     format: SeedFormat | None
     family: Family
     reason: str
+    needs_label: bool = False
 
 
 def support_of(boot: BootFiles) -> Support:
@@ -77,10 +80,10 @@ def support_of(boot: BootFiles) -> Support:
         return Support(SeedFormat.CLOUD_INIT, family, "it has a partition labelled CIDATA")
     if family is Family.RASPBERRY_PI_OS:
         return _older_raspberry_pi_os(boot)
-    if "efi" in boot.names:
+    if _EFI in boot.names:
         reason = (
-            "it has an EFI partition only, where cloud-init doesn't look: use an image with a FAT "
-            "partition labelled CIDATA or with `meta-data` in its boot partition"
+            "it has an EFI partition only, which doesn't tell whether cloud-init is in it: if it "
+            "is (Debian's generic and genericcloud images have it), add --seed-as cloud-init"
         )
     else:
         reason = (
@@ -88,6 +91,19 @@ def support_of(boot: BootFiles) -> Support:
             "Raspberry Pi OS"
         )
     return Support(None, family, reason)
+
+
+def asked_for(boot: BootFiles, seed_format: SeedFormat) -> Support:
+    """How an image is seeded when someone who knows it says so.
+
+    An EFI partition is then labelled CIDATA: nothing else goes by its label, and cloud-init does.
+    """
+    needs_label = (
+        seed_format is SeedFormat.CLOUD_INIT
+        and _EFI in boot.names
+        and support_of(boot).format is None
+    )
+    return Support(seed_format, _family(boot), "it was asked for", needs_label)
 
 
 def _family(boot: BootFiles) -> Family:
