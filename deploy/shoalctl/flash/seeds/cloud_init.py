@@ -95,8 +95,9 @@ def _network(settings: DeviceSettings, family: Family) -> dict[str, object]:
                 "access-points": {wifi.ssid: {"password": wifi.key, **hidden}},
             }
         }
-    return {"network": network}
+    return network  # without a key `network` around it, which older versions don't know
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, indent=2).encode() + b"\n"
+    # Not as \u...: YAML does not put surrogate pairs together.
+    return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
