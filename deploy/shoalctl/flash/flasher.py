@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from shoal.errors import FlashFailed, ShoalError
@@ -121,16 +121,17 @@ class Flasher:
     ) -> tuple[Written, str]:
         self._begin(Stage.WRITE, staged.source.size_bytes)
         digest = hashlib.sha256()
-        written = write_body(
-            self._io,
-            descriptor,
-            staged.chunks(digest.update),
-            staged.withheld,
-            journal,
-            limit_bytes=target.limit_bytes,
-            holes=holes,
-            advance=self._progress.advance,
-        )
+        with closing(staged.chunks(digest.update)) as chunks:
+            written = write_body(
+                self._io,
+                descriptor,
+                chunks,
+                staged.withheld,
+                journal,
+                limit_bytes=target.limit_bytes,
+                holes=holes,
+                advance=self._progress.advance,
+            )
         known = staged.source.size_bytes
         if written.size_bytes != (known or written.size_bytes):
             raise FlashFailed(

@@ -11,7 +11,7 @@ import hashlib
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -128,7 +128,7 @@ class ImageSource:
             raise FlashFailed(f"can't read the image {self.path}: {error.strerror}") from error
         return digest.hexdigest()
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Generator[bytes, None, None]:
         """The image in pieces of `CHUNK_BYTES`; only the last may be shorter.
 
         Raises:

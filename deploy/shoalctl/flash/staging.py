@@ -8,9 +8,9 @@ before the card is touched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +66,10 @@ class Staged:
     boot_path: Path | None = None
     seeds: tuple[SeedFile, ...] = ()
 
-    def chunks(self, original: Callable[[bytes], None]) -> Iterator[bytearray]:
+    def chunks(self, original: Callable[[bytes], None]) -> Generator[bytearray, None, None]:
         """What goes to the card, in pieces of `CHUNK_BYTES`; one is read ahead of the writer.
+
+        Close it: a thread of its own must not be left to the garbage collector.
 
         Args:
             original: Called with each piece as the image has it.
@@ -76,9 +78,9 @@ class Staged:
             FlashFailed: The image is damaged, or it can't be read.
         """
         with ExitStack() as stack:
+            chunks = stack.enter_context(closing(self.source.chunks()))
             pool = stack.enter_context(ThreadPoolExecutor(1, "read-ahead"))
             boot = stack.enter_context(self.boot_path.open("rb")) if self.boot_path else None
-            chunks = self.source.chunks()
             ahead = pool.submit(next, chunks, None)
             offset = 0
             while (chunk := ahead.result()) is not None:

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import flash_faults
@@ -323,6 +324,15 @@ def test_a_journal_is_no_proof(image: Path, expected: bytes, tmp_path: Path) -> 
 def test_there_is_nothing_to_resume_without_a_journal(image: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no interrupted flash"):
         flash(image, tmp_path / "card", resume=True)
+
+
+def test_a_flash_that_fails_leaves_no_thread_behind(image: Path, tmp_path: Path) -> None:
+    before = threading.active_count()
+    error = OSError(errno.EIO, "x")
+    with pytest.raises(FlashFailed) as caught:
+        flash(image, tmp_path / "card", raising(Event(Stage.WRITE, "advance", 0), error))
+    assert caught.value.__traceback__ is not None  # what keeps frames, and generators, alive
+    assert threading.active_count() == before
 
 
 def test_two_flashes_of_one_file_do_not_mix(image: Path, tmp_path: Path) -> None:
