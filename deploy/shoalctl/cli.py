@@ -46,6 +46,7 @@ PARTS = (
     Part("demo", "shoalctl.demo.cli:demo_app", "The whole system on this machine.", TRY),
     Part("bench", "shoalctl.bench:bench_app", "Measure Shoal beside its peers.", TRY),
     Part("pki", "shoalctl.pki_cli:pki_app", "Make a fleet's keys and certificates.", RUN),
+    Part("flash", "shoalctl.flash.cli:flash_app", "Write images to cards and disks.", RUN),
     Part("broker", "shoalctl.broker_cli:broker_app", "Run the fleet's MQTT broker.", RUN),
     Part("learner", "cloud_learner.cli:learner_app", "Train, and publish policies.", RUN),
     Part("enroll", "shoalctl.enrollment.cli:enroll_app", "Let devices into a fleet, and out.", RUN),

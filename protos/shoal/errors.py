@@ -17,6 +17,7 @@ ShoalError
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
 ├── TaskStoreError            the learner's tasks cannot be read or written
+├── FlashFailed               an image could not be read, or a card not be written or verified
 └── ServiceEnded              a service of a process ended when none should
 """
 
@@ -127,6 +128,10 @@ class PolicyLogError(ShoalError):
 
 class TaskStoreError(ShoalError):
     """The learner's tasks cannot be read or written."""
+
+
+class FlashFailed(ShoalError):
+    """An image could not be read, or a card could not be written or verified."""
 
 
 class ServiceEnded(ShoalError):
