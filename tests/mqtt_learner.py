@@ -60,6 +60,7 @@ class Learner:
         self._connection = connection
         self._inbox = inbox
         self._since_ms = int(since_s * 1000)
+        self._aside: list[Message] = []
 
     async def message(self) -> Message:
         """The next of any kind; fails if none comes."""
@@ -67,8 +68,14 @@ class Learner:
             return await self._inbox.get()
 
     async def next(self, kind: str) -> bytes:
+        """The next of a kind; others that came before it are still there for who asks for them."""
+        aside = [message for message in self._aside if message.kind == kind]
+        if aside:
+            self._aside.remove(aside[0])
+            return aside[0].payload
         while (message := await self.message()).kind != kind or not message.payload:
-            pass
+            if message.payload:
+                self._aside.append(message)
         return message.payload
 
     async def chunk(self) -> Envelope:
