@@ -111,8 +111,8 @@ def _from_checkpoint(
     checkpoint: Checkpoint, config: LearnerConfig, policy: KeptPolicy, *, exactly: bool
 ) -> Exportable:
     from cloud_learner.algorithms.interface import load_algorithm  # noqa: PLC0415 - torch
-    from cloud_learner.app import build_brain  # noqa: PLC0415 - the same
     from cloud_learner.quantization.tensors import Ranges, make_tensors  # noqa: PLC0415
+    from cloud_learner.training.brain import build_brain  # noqa: PLC0415 - the same
 
     wanted = policy.manifest.updates
     has = checkpoint.learner["updates"]

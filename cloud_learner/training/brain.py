@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from cloud_learner.algorithms.interface import Choice, Setup
+from cloud_learner.config import LearnerConfig
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.training.learner import Learner
+from cloud_learner.training.sources import kl_bound
 from shoal.spaces import EnvSpec
+
+if TYPE_CHECKING:
+    from cloud_learner.training.init_file import InitFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +23,25 @@ class Brain:
     spec: EnvSpec
     learner: Learner
     quantizer: Quantizer
+
+
+def build_brain(
+    spec: EnvSpec, config: LearnerConfig, choice: Choice, init: InitFile | None = None
+) -> Brain:
+    """Builds what is trained for a pair of spaces, with fresh weights or those of a file.
+
+    Raises:
+        WireError: The spaces are of a kind that no model is made for.
+        ConfigError: The network cannot be built, the algorithm cannot act in these spaces, or the
+            file is of others.
+    """
+    training = config.training
+    setup = Setup(spec, training.network, config.seed)
+    learner = Learner(choice.build(setup), name=choice.path)
+    quantizer = Quantizer(
+        learner.policy, kl_max=kl_bound(training, choice.data), dead_zone=training.dead_zone
+    )
+    brain = Brain(spec, learner, quantizer)
+    if init is not None:
+        init.put_into(brain)
+    return brain

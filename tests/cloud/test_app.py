@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sim import SimDevice, on_loop, until
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
-from cloud_learner.app import Core, open_core
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
+from cloud_learner.core import Core, open_core
 from cloud_learner.journal.audit import Disposition, RunKey
 from cloud_learner.journal.records import Entry
 from cloud_learner.state_dir import StateDir
