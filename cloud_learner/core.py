@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.algorithms.interface import load_algorithm
+from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.active_policies import ActivePolicies
 from cloud_learner.downlink.parameter_server import ParameterServer
@@ -22,7 +23,7 @@ from cloud_learner.journal.reoffer import refill
 from cloud_learner.state_dir import StateDir
 from cloud_learner.stored import Stored
 from cloud_learner.training.brain import Brain, build_brain
-from cloud_learner.training.checkpoint import CheckpointStore
+from cloud_learner.training.checkpoint import CheckpointStore, check_recipe
 from cloud_learner.training.init_file import init_of
 from cloud_learner.training.metrics import Metrics
 from cloud_learner.training.publisher import Publisher, PublisherParts
@@ -74,6 +75,8 @@ def open_core(
     check_gradients(config.training, choice)
     checkpoints = CheckpointStore(state.checkpoints)
     checkpoint = checkpoints.newest()
+    if checkpoint is not None:
+        check_recipe(checkpoint, Recipe.of(choice, config.training.network))
     init = init_of(config, choice, state if checkpoint is not None else None)
     stored = Stored.open(
         config, state, signing_key, stack, checkpoints=checkpoints, checkpoint=checkpoint
@@ -148,7 +151,7 @@ def open_core(
     def build(spec: EnvSpec) -> Brain:
         brain = build_brain(spec, config, choice, init)
         if gradients is not None:
-            gradients.attach(brain, live_of(brain, config, choice), stats)
+            gradients.attach(brain, live_of(brain, config), stats)
         return brain
 
     trainer = Trainer(
@@ -166,6 +169,6 @@ def open_core(
         restored.learner.resume_at(past.updates if past is not None else 0)
         restored.quantizer.load_state_dict(checkpoint.quantizer)
         if gradients is not None:
-            gradients.attach(restored, live_of(restored, config, choice), stats)
+            gradients.attach(restored, live_of(restored, config), stats)
             gradients.load_state_dict(checkpoint.source)
     return Core(parts, trainer, stored.active, restored)

@@ -117,6 +117,7 @@ def short_run(
             source={},
             cursor=Cursor(0, Ranges()),
             version=versions,
+            recipe=brain.recipe,
         )
     )
     return ShortRun(config, state, brain, published)

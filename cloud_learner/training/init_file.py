@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from cloud_learner.algorithms.interface import Choice
+from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import LearnerConfig
 from cloud_learner.quantization.initial import (
     fp32_weights_from_onnx,
@@ -15,7 +16,12 @@ from cloud_learner.quantization.initial import (
 )
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain, build_brain
-from cloud_learner.training.checkpoint import Checkpoint, is_checkpoint, read_checkpoint
+from cloud_learner.training.checkpoint import (
+    Checkpoint,
+    check_recipe,
+    is_checkpoint,
+    read_checkpoint,
+)
 from shoal.errors import CheckpointError, ConfigError, PolicyRejected
 from shoal.logs import get_logger
 from shoal.spaces import Box, Discrete, EnvSpec, Space
@@ -115,6 +121,11 @@ def read_init(config: LearnerConfig, choice: Choice) -> InitFile | None:
     if config.init is None:
         return None
     init = InitFile.read(config.init)
+    if init.checkpoint is not None:
+        try:
+            check_recipe(init.checkpoint, Recipe.of(choice, config.training.network))
+        except CheckpointError as error:
+            raise ConfigError(f"init = {config.init}: {error}") from error
     if init.spec is not None:
         build_brain(init.spec, config, choice, init)
     return init

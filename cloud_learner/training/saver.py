@@ -69,6 +69,7 @@ class Saver:
             source=self._replay.state_dict(),
             cursor=self._replay.cursor,
             version=self._versions.highest,
+            recipe=brain.recipe,
         )
         return _Snapshot(checkpoint, self._fleet.take_unsaved_reports())
 

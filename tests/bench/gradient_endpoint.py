@@ -128,7 +128,7 @@ async def serve(endpoint: Endpoint) -> None:
     spec = replace(spec_of(gymnasium.make("CartPole-v1")), env_id="CartPole-v1")
     brain = build_brain(spec, config, choice)
     stats, source = TrainingStats(), GradientSource(Tally(Counter()), interval=16)
-    live = live_of(brain, config, choice)
+    live = live_of(brain, config)
     source.attach(brain, live, stats)
     service = GradientService(source, stats, Nobody(), gradients, fleet=FLEET)
     identity = Identity.load(directory / "pki" / "identities" / "learner")

@@ -51,7 +51,7 @@ class Bench:
         config = LearnerConfig("reef", Path(), Path(), training=training)
         choice = load_algorithm(training.algorithm, {})
         self.brain = build_brain(SPEC, config, choice)
-        self.live = live_of(self.brain, config, choice)
+        self.live = live_of(self.brain, config)
         self.source.attach(self.brain, self.live, TrainingStats())
 
     async def push(self, *, lag: int = 0, **metrics: float) -> None:
