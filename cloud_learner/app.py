@@ -21,8 +21,8 @@ from cloud_learner.fleet.service import FleetService
 from cloud_learner.gradients.making import max_request_bytes, standard_of
 from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.state_dir import StateDir
-from cloud_learner.training.lockstep import Lockstep
 from cloud_learner.training.lockstep_watch import watch_lockstep
+from cloud_learner.training.sources import turns_of
 from cloud_learner.training.sync_watch import watch_sync
 from cloud_learner.uplink.appetite import Reading
 from cloud_learner.uplink.appetite_broadcast import AppetiteBroadcast
@@ -106,11 +106,10 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             running["session"] = lambda: watch_session(
                 subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s
             )
-        if isinstance(parts.replay, Lockstep):
-            lockstep = parts.replay
+        if (turns := turns_of(parts.replay)) is not None:
             fixed = config.training.mode == "lockstep"
             watch = watch_lockstep if fixed else watch_sync
-            running[config.training.mode] = lambda: watch(lockstep, parts.fleet)
+            running[config.training.mode] = lambda: watch(turns, parts.fleet)
         await run_services(running)
 
 

@@ -28,9 +28,8 @@ from cloud_learner.training.init_file import init_of
 from cloud_learner.training.metrics import Metrics
 from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
-from cloud_learner.training.sources import lag_bound, make_source
+from cloud_learner.training.sources import lag_bound, make_source, transitions_of
 from cloud_learner.training.trainer import Trainer, TrainerParts
-from cloud_learner.training.transition_replay import TransitionReplay
 from shoal.spaces import EnvSpec
 
 
@@ -93,9 +92,11 @@ def open_core(
         cursor=cursor,
         present=lambda: fleet.present(),  # noqa: PLW0108 - the fleet is made below
     )
-    if checkpoint is not None and isinstance(replay, TransitionReplay):
-        held = refill(stored.journal, replay.held(checkpoint.source))
-        replay.load_state_dict(checkpoint.source, held)
+    transitions = transitions_of(replay)
+    if checkpoint is not None and transitions is not None:
+        transitions.fit(checkpoint.spec)
+        held = refill(stored.journal, transitions.held(checkpoint.source))
+        transitions.load_state_dict(checkpoint.source, held)
     if gradients is not None and checkpoint is not None:
         stats = stats_of(checkpoint.source, stats)
     jumps = VersionJumps(highest=lambda: stored.policy_log.highest_version, wake=replay.wake)
@@ -150,6 +151,8 @@ def open_core(
 
     def build(spec: EnvSpec) -> Brain:
         brain = build_brain(spec, config, choice, init)
+        if transitions is not None:
+            transitions.fit(spec)
         if gradients is not None:
             gradients.attach(brain, live_of(brain, config), stats)
         return brain
