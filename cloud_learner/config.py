@@ -183,7 +183,8 @@ class TrainingConfig:
     transitions, drawn many times; ``settings`` are its own. ``batch_steps`` (of rollouts) and
     ``replay_steps`` count transitions; ``publish_interval`` and ``max_lag`` count optimiser
     updates. Left out, ``max_lag`` is 128 for rollouts and unbounded for transitions, -1 is
-    unbounded; ``replay_steps`` is 65,536 and 1,000,000. ``publish_interval = 0`` publishes after
+    unbounded; ``replay_steps`` is 65,536 and 1,000,000, and ``replay_bytes`` bounds the memory of
+    transitions: of large observations it holds fewer. ``publish_interval = 0`` publishes after
     every batch of rollouts, and every 100 updates from transitions. A learner that is about to wait
     for data publishes what it has, and while it only stores transitions a version for whatever
     came, so that devices which pace themselves by versions never stall. While two batches of
@@ -195,7 +196,8 @@ class TrainingConfig:
     rounds to the nearest.
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
-    ``lockstep_devices`` devices made under the newest version, in the order of their names.
+    ``lockstep_devices`` devices made under the newest version, in the order of their names. Where
+    transitions are trained from, these go into replay and the updates that they pay for are made.
     ``mode = "sync"`` is the synchronous baseline: a batch is the ``lockstep_chunks`` chunks of each
     device that is present, however many there are; who is lost is waited for no longer, who comes
     takes part from the next version on.
@@ -213,6 +215,7 @@ class TrainingConfig:
     max_lag: int | None = None
     catch_up_batches: int = 4
     replay_steps: int | None = None
+    replay_bytes: int = 2_147_483_648
     lockstep_devices: int = 1
     lockstep_chunks: int = 1
     threads: int = 1
@@ -235,6 +238,7 @@ class TrainingConfig:
             self.replay_steps,
             f"batch_steps ({self.batch_steps}) or more",
         )
+        require(self.replay_bytes >= 1 << 20, "replay_bytes", self.replay_bytes, "1048576 or more")
         for key in ("threads", "lockstep_devices", "lockstep_chunks"):
             count: int = getattr(self, key)
             require(count >= 1, key, count, "1 or more")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cloud_learner.config import LearnerConfig
+from cloud_learner.config import LearnerConfig, TrainingConfig
 from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
 from cloud_learner.state_dir import StateDir
 from shoal.errors import ConfigError, ShoalError
@@ -78,13 +78,14 @@ def find_policy(
 
     Args:
         state: The directory.
-        config: The learner's configuration: which network the checkpoint is of.
+        config: The learner's configuration, for a checkpoint that does not say of which network it
+            is, or whose algorithm is not Shoal's own.
         version: None for the newest.
         precision: `int8`, or `fp32`: of what was published in int8, the checkpoint has it.
 
     Raises:
         ShoalError: There is no such version, or not in this precision.
-        ConfigError: The checkpoint is needed, and there is no configuration.
+        ConfigError: The checkpoint is needed, and so is a configuration.
     """
     from cloud_learner.training.checkpoint import newest_checkpoint  # noqa: PLC0415 - torch
 
@@ -98,21 +99,36 @@ def find_policy(
         return as_published(policy, None if checkpoint is None else checkpoint.spec, precision)
     if checkpoint is None:
         raise ShoalError(f"{state.checkpoints}: no checkpoint is saved yet")
-    if config is None:
-        raise ConfigError(
-            f"policy v{policy.manifest.version} was published in {policy.manifest.precision}; its "
-            "fp32 weights are in the checkpoint, which does not say of which network: give the "
-            "learner's --config"
+    training = _training_of(checkpoint, policy) if config is None else config.training
+    return _from_checkpoint(checkpoint, training, policy, exactly=version is not None)
+
+
+def _training_of(checkpoint: Checkpoint, policy: KeptPolicy) -> TrainingConfig:
+    """What the checkpoint says that it was made with.
+
+    Raises:
+        ConfigError: It does not say, or that is code of others, which a configuration has to name.
+    """
+    recipe, manifest = checkpoint.recipe, policy.manifest
+    lacking = "does not say of which network"
+    if recipe is not None and not (named := recipe.foreign()):
+        return TrainingConfig(
+            algorithm=recipe.algorithm, network=recipe.network, settings=dict(recipe.settings)
         )
-    return _from_checkpoint(checkpoint, config, policy, exactly=version is not None)
+    if recipe is not None:
+        lacking = f"is of {' and '.join(named)}, which is not Shoal's own and would run here"
+    raise ConfigError(
+        f"policy v{manifest.version} was published in {manifest.precision}; its fp32 weights are "
+        f"in the checkpoint, which {lacking}: give the learner's --config"
+    )
 
 
 def _from_checkpoint(
-    checkpoint: Checkpoint, config: LearnerConfig, policy: KeptPolicy, *, exactly: bool
+    checkpoint: Checkpoint, training: TrainingConfig, policy: KeptPolicy, *, exactly: bool
 ) -> Exportable:
     from cloud_learner.algorithms.interface import load_algorithm  # noqa: PLC0415 - torch
-    from cloud_learner.app import build_brain  # noqa: PLC0415 - the same
     from cloud_learner.quantization.tensors import Ranges, make_tensors  # noqa: PLC0415
+    from cloud_learner.training.brain import make_brain  # noqa: PLC0415 - the same
 
     wanted = policy.manifest.updates
     has = checkpoint.learner["updates"]
@@ -121,8 +137,8 @@ def _from_checkpoint(
             f"policy v{policy.manifest.version} is of {wanted} updates and the newest checkpoint of"
             f" {has}: its fp32 weights are gone; leave out --version to get those of the checkpoint"
         )
-    choice = load_algorithm(config.training.algorithm, config.training.settings)
-    brain = build_brain(checkpoint.spec, config, choice)
+    choice = load_algorithm(training.algorithm, training.settings)
+    brain = make_brain(checkpoint.spec, training, choice, seed=0)
     brain.learner.load_state_dict(checkpoint.learner)
     tensors = make_tensors(brain.learner.policy, FP32, Ranges())
     near = f"policy v{policy.manifest.version} is of {wanted}"

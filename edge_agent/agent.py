@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
-from edge_agent.actor import Actor, Control, RolloutStopped
+from edge_agent.acting import act_forever
+from edge_agent.actor import Actor, Control
 from edge_agent.appetite import Appetite, Pacer
-from edge_agent.config import ActorConfig, AgentConfig
+from edge_agent.config import AgentConfig
 from edge_agent.dispatch import Dispatch
 from edge_agent.downlink import Downlink
-from edge_agent.env import EnvironmentFault, make_env
+from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.gradient_queue import GradientQueue
 from edge_agent.gradient_uplink import GradientUplink
 from edge_agent.gradient_worker import find_worker
-from edge_agent.policy import Policy
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
 from edge_agent.renewal import Renewer
@@ -28,15 +26,11 @@ from edge_agent.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.uplink import Uplink
 from edge_agent.workplace import Workplace
-from shoal.errors import IdentityError, PolicyRejected
+from shoal.errors import IdentityError
 from shoal.identity import POLICY_KEY_FILE, Identity
 from shoal.services import Service, in_thread, run_services
 from shoal.topics import Topics, check_device_id
 from shoal.trajectory import Chunk, encode_chunk
-from shoal.v1 import device_pb2 as pb
-
-STOP_CHECK_S = 0.25
-"""How soon a control thread that waits for a policy notices that the process stops."""
 
 
 async def run(config: AgentConfig) -> None:
@@ -166,94 +160,8 @@ async def run(config: AgentConfig) -> None:
                 await run_services(services)
 
 
-def act_forever(
-    actor: Actor,
-    policies: PolicyStore,
-    keep: Callable[[Chunk], object],
-    events: Events,
-    config: ActorConfig,
-    stop: threading.Event,
-    *,
-    pacer: Pacer | None = None,
-    workplace: Workplace | None = None,
-) -> None:
-    """The control thread: acts with whatever policy is current until `stop` is set.
-
-    It waits for a policy if it is told to, for the clock, and for nothing else. `pacer` holds it
-    back to the rate that the learner wants. With a `workplace` it acts while it has a task. Each
-    chunk is handed to `keep`, which does not wait either.
-
-    Raises:
-        EnvironmentFault: an environment raised or broke its contract, and it was not a task's.
-    """
-    version, chunks = 0, 0
-    while not stop.is_set():
-        policy = policies.current
-        if policy is None:
-            if config.before_policy == "wait":
-                _wait_newer(policies, 0, STOP_CHECK_S, stop)
-            else:
-                actor.safe_steps(config.chunk_steps, stop)
-            continue
-        if policy.version != version:
-            version, chunks = policy.version, 0
-        elif chunks == config.max_chunks_per_policy > 0:
-            # Enough under one version: a newer one is worth waiting for, but not for ever.
-            _wait_newer(policies, version, config.pace_timeout_s, stop)
-            chunks = 0
-            continue
-        if workplace is not None and not workplace.ready():
-            continue
-        chunk = _rollout(actor, policy, policies, events, workplace, stop)
-        if chunk is None:
-            continue
-        keep(chunk)
-        chunks += 1
-        if workplace is not None:
-            workplace.note(chunk)
-        if pacer is not None:
-            pacer.wait(chunk.transitions, stop)
-
-
 def _spool(spool: Spool, chunk: Chunk) -> None:
     spool.append(encode_chunk(chunk), chunk.policy_version)
-
-
-def _rollout(
-    actor: Actor,
-    policy: Policy,
-    policies: PolicyStore,
-    events: Events,
-    workplace: Workplace | None,
-    stop: threading.Event,
-) -> Chunk | None:
-    """A chunk; None when there is none: the policy or the task is given up, or it is stopped.
-
-    Raises:
-        EnvironmentFault: an environment raised or broke its contract, and it was not a task's.
-    """
-    try:
-        return actor.rollout(policy, stop)
-    except RolloutStopped:
-        return None
-    except EnvironmentFault as error:
-        if workplace is None:
-            raise
-        workplace.fail(error)
-    except PolicyRejected as error:
-        before = policies.condemn(policy, error.reason)
-        instead = "no policy acts"
-        if before is not None:
-            same = before.version == policy.version
-            instead = f"its {before.precision} form acts" if same else "the one before acts"
-        events.emit(
-            pb.SEVERITY_ERROR,
-            "policy_condemned",
-            f"{error}; {instead} now",
-            reason=error.reason,
-            policy_version=policy.version,
-        )
-    return None
 
 
 def policy_key(identity: Identity) -> bytes:
@@ -267,14 +175,3 @@ def policy_key(identity: Identity) -> bytes:
             f"{identity.directory / POLICY_KEY_FILE}: missing; a device needs it to verify policies"
         )
     return identity.policy_public_key
-
-
-def _wait_newer(
-    policies: PolicyStore, version: int, timeout_s: float, stop: threading.Event
-) -> None:
-    """Waits until a policy newer than `version` is current, `stop` is set, or time is up."""
-    deadline_s = time.monotonic() + timeout_s
-    while not stop.is_set():
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or policies.wait_newer(version, min(left_s, STOP_CHECK_S)) is not None:
-            return

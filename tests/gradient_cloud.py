@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sim import until
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
-from cloud_learner.app import Core, open_core
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
+from cloud_learner.core import Core, open_core
 from cloud_learner.gradients.making import max_request_bytes
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.source import GradientSource

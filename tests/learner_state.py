@@ -10,7 +10,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.algorithms.interface import load_algorithm
-from cloud_learner.app import build_brain
 from cloud_learner.config import JournalConfig, LearnerConfig
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
@@ -19,7 +18,7 @@ from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Entry
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.state_dir import StateDir
-from cloud_learner.training.brain import Brain
+from cloud_learner.training.brain import Brain, build_brain
 from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
 from cloud_learner.training.cursor import Cursor
 from edge_agent.actor import Actor
@@ -118,6 +117,7 @@ def short_run(
             source={},
             cursor=Cursor(0, Ranges()),
             version=versions,
+            recipe=brain.recipe,
         )
     )
     return ShortRun(config, state, brain, published)

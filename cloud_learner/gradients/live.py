@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Self
 
 import numpy as np
 
 from cloud_learner.algorithms.differentiable import Differentiable, differentiable
-from cloud_learner.algorithms.interface import Choice
-from cloud_learner.config import NetworkConfig
 from cloud_learner.gradients.rules import Verdict, learning_rate
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.shards import Shards
@@ -25,7 +22,7 @@ from shoal.v1 import parameter_server_pb2 as pb
 class Live:
     """One flat vector of parameters apart from the learner's networks, which follow it.
 
-    live = Live.of(brain, choice, network, config)
+    live = Live.of(brain, config)
     await live.apply(gradient, judge(lag, norm, config))
     live.put_into(brain)           # before a policy is published
 
@@ -67,26 +64,19 @@ class Live:
         self._parts_of: int | None = None
 
     @classmethod
-    def of(
-        cls, brain: Brain, choice: Choice, network: NetworkConfig, config: GradientsConfig
-    ) -> Self:
+    def of(cls, brain: Brain, config: GradientsConfig) -> Self:
         """The weights of a brain.
 
         Raises:
             ConfigError: Devices cannot compute the gradients of its algorithm.
         """
-        algorithm = _of(brain, choice.path)
-        setup = {
-            "algorithm": choice.path,
-            "settings": asdict(choice.settings),  # type: ignore[call-overload] # a dataclass
-            "network": asdict(network),
-        }
+        algorithm = _of(brain, brain.recipe.algorithm)
         return cls(
             algorithm.flat.copy(),
             algorithm.layout_digest,
             brain.spec,
             config,
-            setup=setup,
+            setup=brain.recipe.to_json(),
             started_at=lambda: brain.learner.updates,
         )
 

@@ -88,14 +88,14 @@ def make_gradient_source(
     )
 
 
-def live_of(brain: Brain, config: LearnerConfig, choice: Choice) -> Live:
+def live_of(brain: Brain, config: LearnerConfig) -> Live:
     """The weights that gradients change.
 
     Raises:
         ConfigError: Devices cannot compute the gradients of this algorithm, or a gradient would be
             larger than what is read.
     """
-    live = Live.of(brain, choice, config.training.network, config.gradients)
+    live = Live.of(brain, config.gradients)
     needed = 4 * live.parameters + ROOM_BYTES
     if needed > config.gradients.max_update_bytes:
         raise ConfigError(

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import torch
 
 from cloud_learner.algorithms.differentiable import Differentiable, differentiable
-from cloud_learner.algorithms.interface import Setup, load_algorithm
+from cloud_learner.algorithms.interface import Setup
+from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import NetworkConfig
 from cloud_learner.training.experience import Admitted, collate
-from shoal.config import read_table
 from shoal.errors import ConfigError, WireError
 from shoal.gradients import Computed, Weights
 from shoal.spaces import EnvSpec
 from shoal.trajectory import Chunk, ChunkKey
-
-OWN: Final = "cloud_learner.algorithms."
-"""Modules whose classes a learner may name without leave: those that come with Shoal."""
 
 
 class Worker:
@@ -94,26 +90,16 @@ class Worker:
         return self._algorithm.gradient(self._targets)
 
     def _build(self, setup: Mapping[str, object], parameters: int) -> Differentiable:
-        path, settings, network = (setup.get(key) for key in ("algorithm", "settings", "network"))
-        if not isinstance(path, str) or not isinstance(settings, dict):
-            raise WireError("weights: the setup names no algorithm, or no settings")
-        if not isinstance(network, dict):
-            raise WireError("weights: the setup describes no network")
-        self._require_leave(path)
-        config = read_table(NetworkConfig, network, key="network", source="the learner")
-        if ":" in config.kind:
-            self._require_leave(config.kind)
-        _require_size(config, parameters)
-        choice = load_algorithm(path, settings)
-        return differentiable(choice.build(Setup(self._spec, config, seed=0)), path)
-
-    def _require_leave(self, path: str) -> None:
-        own = path.startswith(OWN) and path.count(":") == 1
-        if not own and path not in self._allow:
-            raise ConfigError(
-                f"the learner trains with {path!r}, which is not Shoal's own: to run it on this "
-                f'device, set gradients.allow = ["{path}"]'
-            )
+        recipe = Recipe.from_json(setup, source="weights of the learner")
+        for path in recipe.foreign():
+            if path not in self._allow:
+                raise ConfigError(
+                    f"the learner trains with {path!r}, which is not Shoal's own: to run it on "
+                    f'this device, set gradients.allow = ["{path}"]'
+                )
+        _require_size(recipe.network, parameters)
+        made = recipe.choice().build(Setup(self._spec, recipe.network, seed=0))
+        return differentiable(made, recipe.algorithm)
 
 
 def _require_size(network: NetworkConfig, parameters: int) -> None:

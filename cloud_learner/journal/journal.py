@@ -7,6 +7,8 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +25,14 @@ from shoal.trajectory import ChunkKey
 _PAGE_ROWS = 256
 _ROW_BYTES = 128  # what a row without a body counts for in retention
 _NEWEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """How many chunks left with a page of the oldest, and the last position that it looked at."""
+
+    deleted: int
+    last: int
 
 
 class Journal:
@@ -184,11 +194,17 @@ class Journal:
             yield from rows
             position = rows[-1].position
 
-    def prune(self, cursor: Cursor) -> int:
+    @property
+    def excess_bytes(self) -> int:
+        """What is held beyond ``retain_bytes``."""
+        return max(0, self._held_bytes - self._retain_bytes)
+
+    def prune(self, cursor: Cursor, held: AbstractSet[int] = frozenset()) -> int:
         """Deletes the oldest chunks beyond ``retain_bytes``; their keys and sums stay.
 
         Args:
             cursor: of a checkpoint on disk: what it does not cover is kept, whatever its size.
+            held: positions of chunks that this checkpoint needs again: they are kept, too.
 
         Returns:
             How many were deleted.
@@ -196,12 +212,11 @@ class Journal:
         Raises:
             JournalError: the disk is full or broken; nothing was changed.
         """
-        deleted = 0
-        while self._held_bytes > self._retain_bytes:
-            found = self._prune_page(cursor)
-            deleted += found
-            if found < _PAGE_ROWS:
-                break
+        deleted, after = 0, 0
+        while self.excess_bytes and after < cursor.position:
+            page = self._prune_page(cursor, held, after)
+            deleted += page.deleted
+            after = page.last
         return deleted
 
     def reports(self) -> dict[RunKey, RunReport]:
@@ -246,15 +261,17 @@ class Journal:
             after = after.with_chunks(seqs, disposition)
         return after
 
-    def _prune_page(self, cursor: Cursor) -> int:
+    def _prune_page(self, cursor: Cursor, kept: AbstractSet[int], after: int) -> _Page:
         with self._transaction("prune") as connection:
-            rows = connection.execute(schema.OLDEST, (cursor.position, _PAGE_ROWS)).fetchall()
+            rows = connection.execute(
+                schema.OLDEST, (after, cursor.position, _PAGE_ROWS)
+            ).fetchall()
             freed = 0
             gone: dict[RunKey, list[tuple[int, ...]]] = defaultdict(list)
             for position, device, run, *rest, held in rows:
                 if self._held_bytes - freed <= self._retain_bytes:
                     break
-                if cursor.covers(position):
+                if cursor.covers(position) and position not in kept:
                     connection.execute(schema.DELETE_CHUNK, (position,))
                     gone[RunKey(device, run)].append(tuple(rest))
                     freed += held + _ROW_BYTES
@@ -262,7 +279,8 @@ class Journal:
                 _fold(connection, key, chunks)
             connection.execute("COMMIT")
             self._held_bytes -= freed
-        return sum(len(chunks) for chunks in gone.values())
+        last = rows[-1][0] if len(rows) == _PAGE_ROWS else cursor.position
+        return _Page(sum(len(chunks) for chunks in gone.values()), last)
 
     def _page(self, statement: str, position: int) -> list[Record]:
         with self._transaction("read") as connection:

@@ -84,7 +84,7 @@ WHERE position < ? AND body IS NOT NULL ORDER BY position DESC LIMIT ?
 OLDEST = """
 SELECT position, device, run, seq, disposition, transitions, episodes, body_bytes,
        coalesce(length(body), 0)
-FROM chunks WHERE position <= ? ORDER BY position LIMIT ?
+FROM chunks WHERE position > ? AND position <= ? ORDER BY position LIMIT ?
 """
 DELETE_CHUNK = "DELETE FROM chunks WHERE position = ?"
 SETTLED_OF = """

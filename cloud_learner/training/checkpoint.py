@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from typing import Final, cast
 import numpy as np
 import torch
 
+from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.learner import LearnerState
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
-from shoal.errors import CheckpointError, WireError
+from shoal.errors import CheckpointError, ConfigError, WireError
 from shoal.logs import get_logger
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
@@ -41,6 +43,7 @@ class Checkpoint:
         source: `Source.state_dict()`.
         cursor: Which journal positions the weights already hold.
         version: The highest policy version published.
+        recipe: What the learner was made with; None in a file of before it was kept.
     """
 
     spec: EnvSpec
@@ -49,6 +52,7 @@ class Checkpoint:
     source: Mapping[str, object]
     cursor: Cursor
     version: int
+    recipe: Recipe | None = None
 
 
 class CheckpointStore:
@@ -140,6 +144,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return _decode(path.read_bytes())
 
 
+def check_recipe(checkpoint: Checkpoint, asked: Recipe) -> None:
+    """Refuses to go on with another network or algorithm, before anything is built.
+
+    Raises:
+        CheckpointError: The checkpoint is of another; both are named.
+    """
+    saved = checkpoint.recipe
+    if saved is not None and not saved.trains_as(asked):
+        raise CheckpointError(
+            f"the checkpoint is of {saved}, and the configuration asks for {asked}: set "
+            "training.algorithm and training.network back, or use another state_dir"
+        )
+
+
 def is_checkpoint(data: bytes) -> bool:
     """Whether a file begins like one."""
     return data.startswith(_MAGIC)
@@ -166,6 +184,7 @@ def _encode(checkpoint: Checkpoint) -> bytes:
             "position": checkpoint.cursor.position,
             "waiting": [list(span) for span in checkpoint.cursor.waiting.spans],
             "version": checkpoint.version,
+            "recipe": _json_of(checkpoint.recipe),
         },
         buffer,
     )
@@ -193,10 +212,25 @@ def _decode(data: bytes) -> Checkpoint:
                 fields["position"], Ranges.from_spans((a, b) for a, b in fields["waiting"])
             ),
             version=fields["version"],
+            recipe=_recipe_of(fields.get("recipe", "")),
         )
     except (UnpicklingError, LookupError, TypeError, ValueError, RuntimeError, WireError) as error:
         message = str(error).partition("\n")[0][:200]
         raise CheckpointError(f"it was written by another program ({message})") from error
+
+
+def _json_of(recipe: Recipe | None) -> str:
+    return "" if recipe is None else json.dumps(recipe.to_json(), sort_keys=True, default=str)
+
+
+def _recipe_of(text: str) -> Recipe | None:
+    """The inverse; None, too, of a network that this version does not know."""
+    if not text:
+        return None
+    try:
+        return Recipe.from_json(json.loads(text), source="the checkpoint")
+    except ConfigError:
+        return None
 
 
 def _with_tensors(state: Mapping[str, object]) -> dict[str, object]:

@@ -95,7 +95,8 @@ class Publisher:
     def due(self, updates: int, *, waiting: int) -> bool:
         """Whether a version is due after a step.
 
-        Where devices wait, every batch gives one, even if no update of it counted.
+        Where devices wait, every batch of rollouts gives one, even if no update of it counted;
+        from transitions one comes when none of the updates of a turn is left.
 
         Args:
             updates: The learner's.
@@ -103,9 +104,9 @@ class Publisher:
                 batches of them are to catch up with; other transitions only lie there.
         """
         training = self._training
-        if training.waits_for_devices:
-            return self._steps > 0
         rollouts = self._data == "rollouts"
+        if training.waits_for_devices:
+            return rollouts and self._steps > 0
         interval = training.publish_interval or (1 if rollouts else TRANSITIONS_INTERVAL)
         behind = rollouts and waiting >= 2 * training.batch_steps
         due = updates - self._updates >= interval
@@ -119,7 +120,7 @@ class Publisher:
         a version would otherwise keep all others waiting.
         """
         if self._training.waits_for_devices:
-            return self._steps > 0
+            return self._steps > 0 or self._stored > 0
         return updates > self._updates or self._stored > 0
 
     def rest_s(self) -> float:

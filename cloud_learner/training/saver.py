@@ -12,6 +12,7 @@ from cloud_learner.journal.journal import Journal
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
 from cloud_learner.training.source import Source
+from cloud_learner.training.transition_replay import TransitionReplay
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from cloud_learner.uplink.admission import KnownVersions
 from shoal.errors import CheckpointError, JournalError, ShoalError
@@ -69,6 +70,7 @@ class Saver:
             source=self._replay.state_dict(),
             cursor=self._replay.cursor,
             version=self._versions.highest,
+            recipe=brain.recipe,
         )
         return _Snapshot(checkpoint, self._fleet.take_unsaved_reports())
 
@@ -76,7 +78,8 @@ class Saver:
         try:
             self._journal.save_reports(snapshot.reports)
             self._checkpoints.save(snapshot.checkpoint)
-            self._journal.prune(snapshot.checkpoint.cursor)
+            held = TransitionReplay.held(snapshot.checkpoint.source)
+            self._journal.prune(snapshot.checkpoint.cursor, held)
         except (CheckpointError, JournalError) as error:
             return _Saved(snapshot, error)
         return _Saved(snapshot, None)
@@ -85,10 +88,24 @@ class Saver:
         fleet = self._fleet
         if saved.error is None:
             fleet.clear_condition("cannot_checkpoint")
+            self._note_retention(saved.snapshot.checkpoint)
         else:
             fleet.put_unsaved(saved.snapshot.reports)
             self._counters["checkpoint_failures"] += 1
             fleet.raise_condition("cannot_checkpoint", str(saved.error))
+
+    def _note_retention(self, checkpoint: Checkpoint) -> None:
+        """Says so when the chunks in replay alone are more than is to be retained."""
+        excess, fleet = self._journal.excess_bytes, self._fleet
+        if excess and TransitionReplay.held(checkpoint.source):
+            fleet.raise_condition(
+                "retention_exceeded",
+                f"the journal holds {excess} bytes more than journal.retain_bytes, as a resume "
+                "needs the chunks that are in replay: raise it, or lower training.replay_steps or "
+                "training.replay_bytes",
+            )
+        else:
+            fleet.clear_condition("retention_exceeded")
 
     def save_now(self, brain: Brain) -> None:
         """The same without a thread, for a service that is being cancelled."""

@@ -8,6 +8,7 @@ from cloud_learner.algorithms.interface import Choice, DataKind
 from cloud_learner.config import UNBOUNDED_LAG, LearnerConfig, TrainingConfig
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.lockstep import Lockstep
+from cloud_learner.training.lockstep_transitions import LockstepTransitions
 from cloud_learner.training.replay import Replay
 from cloud_learner.training.roster import FixedRoster, PresentRoster
 from cloud_learner.training.source import UNBOUNDED, Source
@@ -43,32 +44,57 @@ def make_source(
     """
     training = config.training
     check_mode(training, choice)
+    turns, transitions = None, None
     if choice.data == "transitions":
-        steps = training.replay_steps or TRANSITION_STEPS
-        sampling = Sampling.of(choice.settings)
-        return TransitionReplay(steps, sampling, seed=config.seed, cursor=cursor)
+        transitions = TransitionReplay(
+            training.replay_steps or TRANSITION_STEPS,
+            Sampling.of(choice.settings),
+            seed=config.seed,
+            cursor=cursor,
+            max_bytes=training.replay_bytes,
+        )
     if training.waits_for_devices:
         fixed = training.mode == "lockstep"
-        return Lockstep(
+        turns = Lockstep(
             FixedRoster(training.lockstep_devices) if fixed else PresentRoster(present),
             chunks=training.lockstep_chunks,
             version=version,
             cursor=cursor,
         )
+    if turns is not None and transitions is not None:
+        return LockstepTransitions(turns, transitions, version=version)
+    if turns is not None:
+        return turns
+    if transitions is not None:
+        return transitions
     steps = training.replay_steps or max(ROLLOUT_STEPS, 2 * training.batch_steps)
     return Replay(steps, cursor, batch_steps=training.batch_steps)
+
+
+def transitions_of(source: Source) -> TransitionReplay | None:
+    """The replay of transitions that a source is, or has; None: of rollouts."""
+    if isinstance(source, LockstepTransitions):
+        return source.transitions
+    return source if isinstance(source, TransitionReplay) else None
+
+
+def turns_of(source: Source) -> Lockstep | None:
+    """Where a source waits for devices; None where it does not."""
+    if isinstance(source, LockstepTransitions):
+        return source.turns
+    return source if isinstance(source, Lockstep) else None
 
 
 def check_mode(training: TrainingConfig, choice: Choice) -> None:
     """Refuses a mode that an algorithm has not.
 
     Raises:
-        ConfigError: It is lockstep or sync, and the algorithm trains from transitions.
+        ConfigError: It is sync, and the algorithm trains from transitions.
     """
-    if training.waits_for_devices and choice.data == "transitions":
+    if training.mode == "sync" and choice.data == "transitions":
         raise ConfigError(
-            f"training.mode = '{training.mode}' needs an algorithm of rollouts, and {choice.path} "
-            "trains from transitions: use mode = 'async'"
+            f"training.mode = 'sync' needs an algorithm of rollouts, and {choice.path} trains from "
+            "transitions: use mode = 'async' or 'lockstep'"
         )
 
 

@@ -13,12 +13,17 @@ from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, Fresh
 from cloud_learner.training.rate_limiter import LimiterState, RateLimiter
 from cloud_learner.training.source import Backlog, Bell, Draw, Moment, Stepped
-from cloud_learner.training.transition_ring import RingState, TransitionRing
+from cloud_learner.training.transition_ring import RingState, TransitionRing, slot_bytes
+from shoal.errors import ConfigError
+from shoal.logs import get_logger
 from shoal.ranges import Ranges
+from shoal.spaces import EnvSpec
 from shoal.trajectory import Chunk
 
 if TYPE_CHECKING:
     from cloud_learner.training.learner import Learner
+
+_log = get_logger("transition_replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +91,22 @@ class TransitionReplay:
     """
 
     def __init__(
-        self, capacity_steps: int, sampling: Sampling, *, seed: int, cursor: Cursor | None = None
+        self,
+        capacity_steps: int,
+        sampling: Sampling,
+        *,
+        seed: int,
+        cursor: Cursor | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         """Starts empty.
+
+        Args:
+            capacity_steps: Slots of the ring.
+            sampling: What the algorithm wants.
+            seed: Of the draws.
+            cursor: Which journal positions are in the ring or were.
+            max_bytes: Of the ring, once `fit` is told the spaces; None for no bound.
 
         Raises:
             ConfigError: The ring could never hold what learning waits for.
@@ -100,6 +118,7 @@ class TransitionReplay:
             f"at most half of training.replay_steps ({capacity_steps})",
         )
         self._sampling = sampling
+        self._asked_steps, self._max_bytes, self._seed = capacity_steps, max_bytes, seed
         self._ring = TransitionRing(capacity_steps, seed=seed, alpha=sampling.priority_alpha)
         self._limiter = RateLimiter(sampling.learning_starts, sampling.updates_per_transition)
         self._pending: list[Admitted] = []
@@ -108,6 +127,32 @@ class TransitionReplay:
         self._chunk_steps: dict[str, int] = {}
         self._position = cursor.position if cursor is not None else 0
         self._changed = Bell()
+
+    def fit(self, spec: EnvSpec) -> None:
+        """Bounds an empty ring to what may be held of these spaces; before anything is added.
+
+        Raises:
+            ConfigError: That could never hold what learning waits for.
+        """
+        alpha, asked = self._sampling.priority_alpha, self._asked_steps
+        each = slot_bytes(spec, prioritized=alpha > 0.0)
+        fits = asked if self._max_bytes is None else min(asked, self._max_bytes // each)
+        if fits < max(1, 2 * self._sampling.learning_starts):
+            needed = max(1, 2 * self._sampling.learning_starts) * each
+            raise ConfigError(
+                f"training.replay_bytes = {self._max_bytes} holds {fits} transitions of {each} "
+                f"bytes, and training.settings.learning_starts = {self._sampling.learning_starts} "
+                f"may be half of them at most: set replay_bytes to {needed} or more"
+            )
+        if fits < asked:
+            _log.warning(
+                "replay_bounded",
+                replay_steps=fits,
+                asked=asked,
+                replay_bytes=self._max_bytes,
+                bytes_each=each,
+            )
+        self._ring = TransitionRing(fits, seed=self._seed, alpha=alpha)
 
     @property
     def steps(self) -> int:

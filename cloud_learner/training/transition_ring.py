@@ -8,6 +8,7 @@ transition and is never drawn, and no n-step return goes beyond one.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +20,26 @@ from numpy.typing import NDArray
 from cloud_learner.training.experience import Admitted, Transitions
 from cloud_learner.training.sum_tree import SumTree
 from shoal.errors import ConfigError
+from shoal.layout import ActionLayout, ObservationLayout
+from shoal.spaces import EnvSpec
 from shoal.tensors import Array
 from shoal.trajectory import Chunk
 
 _BORDER, _GOES_ON, _TERMINATED, _TRUNCATED = range(4)
 _NEVER: Final = -1
+_ROW_BYTES: Final = 1 + 4 + 8 + 8
+"""Of a slot: kind, reward, the version's updates, stamp."""
+_TREE_BYTES: Final = 4 * 8
+"""Of a slot, at most: its leaf in the sum tree, whose leaves are a power of two, and its nodes."""
 _MIN_ERROR: Final = 1e-6  # whatever was predicted perfectly is drawn again some day
+
+
+def slot_bytes(spec: EnvSpec, *, prioritized: bool) -> int:
+    """Bytes that a ring takes for each slot, in spaces."""
+    observation, action = ObservationLayout.of(spec.observation), ActionLayout.of(spec.action)
+    seen = observation.dtype.itemsize * math.prod(observation.shape)
+    done = np.dtype(action.dtype).itemsize * math.prod(action.shape)
+    return seen + done + _ROW_BYTES + prioritized * _TREE_BYTES
 
 
 class RingState(TypedDict):

@@ -77,7 +77,7 @@ def list_devices(
     timeout_s: Timeout = 10.0,
 ) -> None:
     """List the devices. AGE is the time since a device last reported; the row is that old."""
-    from shoalctl.views import device_list
+    from shoalctl.views.devices import device_list
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.devices()
@@ -94,7 +94,7 @@ def describe_device(
     timeout_s: Timeout = 10.0,
 ) -> None:
     """Show all that is known of one device, with ages, and its latest events."""
-    from shoalctl.views import describe, device_detail, event_list
+    from shoalctl.views.devices import describe, device_detail, event_list
 
     with fleet_client(server, identity, timeout_s) as client:
         item = device_detail(client.device(device_id))
@@ -116,7 +116,7 @@ def list_policies(
     timeout_s: Timeout = 10.0,
 ) -> None:
     """List the policy versions, newest first. AGE is the time since a version was published."""
-    from shoalctl.views import policy_list
+    from shoalctl.views.policies import policy_list
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.policies()
@@ -137,7 +137,7 @@ def show_policy(
     The gap by quantization is KL(fp32 || as published) on recent observations. The gap by staleness
     is KL(trained || that version), as the learner found it in batches that this version alone made.
     """
-    from shoalctl.views import describe_policy, policy_item, policy_of
+    from shoalctl.views.policies import describe_policy, policy_item, policy_of
 
     number = version.removeprefix("v")
     if not (number.isascii() and number.isdecimal()):
@@ -164,7 +164,7 @@ def audit(
     produced = trained + expired + dropped + rejected + in flight. AGE is the time since the device
     last reported what it produced.
     """
-    from shoalctl.views import audit_list
+    from shoalctl.views.audit import audit_list
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.audit()

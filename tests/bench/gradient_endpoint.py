@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from in_memory import spec_of
 
 from cloud_learner.algorithms.interface import load_algorithm
-from cloud_learner.app import build_brain
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
@@ -28,7 +27,7 @@ from cloud_learner.gradients.source import GradientSource
 from cloud_learner.gradients.tally import Tally
 from cloud_learner.grpc_server import Context, GrpcServer
 from cloud_learner.quantization.sample import probe_sample
-from cloud_learner.training.brain import Brain
+from cloud_learner.training.brain import Brain, build_brain
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from shoal.identity import Identity
@@ -129,7 +128,7 @@ async def serve(endpoint: Endpoint) -> None:
     spec = replace(spec_of(gymnasium.make("CartPole-v1")), env_id="CartPole-v1")
     brain = build_brain(spec, config, choice)
     stats, source = TrainingStats(), GradientSource(Tally(Counter()), interval=16)
-    live = live_of(brain, config, choice)
+    live = live_of(brain, config)
     source.attach(brain, live, stats)
     service = GradientService(source, stats, Nobody(), gradients, fleet=FLEET)
     identity = Identity.load(directory / "pki" / "identities" / "learner")

@@ -17,15 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sim import SimDevice, on_loop, until
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
-from cloud_learner.app import Core, open_core
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
+from cloud_learner.core import Core, open_core
 from cloud_learner.journal.audit import Disposition, RunKey
 from cloud_learner.journal.records import Entry
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.experience import Admitted
 from cloud_learner.uplink.admission import decide
 from cloud_learner.uplink.arrivals import Birth, Report, open_reports
-from shoal.errors import ConfigError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.spaces import Discrete, EnvSpec
 from shoal.trajectory import Chunk, ChunkKey, encode_chunk
 from shoal.v1 import device_pb2 as pb
@@ -545,3 +545,31 @@ async def test_a_chunk_whose_memory_is_of_another_policy_is_rejected(tmp_path: P
         chunk = replace(chunk_of(core, 0), initial_state=np.zeros((2, 8), np.float32))
         verdict = decide(chunk, standard)
         assert (verdict.disposition, verdict.reason) == (Disposition.REJECTED, "state")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"network": NetworkConfig(hidden=(16,))}, r"hidden \[8\].*asks for.*hidden \[16\]"),
+        (
+            {"algorithm": "cloud_learner.algorithms.impala:IMPALA", "settings": {}},
+            r"appo:APPO.*asks for.*impala:IMPALA",
+        ),
+    ],
+)
+@on_loop
+async def test_a_resume_with_another_network_or_algorithm_names_both_and_touches_nothing(
+    change: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    config = config_in(tmp_path)
+    async with learning(config) as core:
+        take_in(core, range(2))
+        await until_trained(core, 1)
+    other = replace(config, training=replace(config.training, **change))  # type: ignore[arg-type]
+    journal = tmp_path / "journal.db"
+    aside = journal.rename(tmp_path / "aside")
+    async with AsyncExitStack() as stack:
+        with pytest.raises(CheckpointError, match=named):
+            open_core(other, StateDir(tmp_path), KEY, stack, rng=random.Random(0))
+    assert not journal.exists()
+    aside.rename(journal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from cloud_learner.algorithms.appo import APPO
-from cloud_learner.algorithms.interface import Setup
+from cloud_learner.algorithms.interface import Setup, load_algorithm
+from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import NetworkConfig
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import Sample, sample_of
-from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
+from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore, check_recipe
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Batch
 from cloud_learner.training.learner import Learner
@@ -63,6 +64,11 @@ def checkpoint_of(learner: Learner, quantizer: Quantizer, *, position: int = 7) 
         cursor=Cursor(position, Ranges.of([3, 5])),
         version=11,
     )
+
+
+RECIPE = Recipe.of(
+    load_algorithm("cloud_learner.algorithms.appo:APPO", {}), NetworkConfig(hidden=(8,))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +249,31 @@ def test_one_that_lacks_a_field_is_refused(tmp_path: Path, trained: Trained) -> 
     CheckpointStore(tmp_path / "c").save(lacking)
     with pytest.raises(CheckpointError):
         CheckpointStore(tmp_path / "c").newest()
+
+
+def test_it_says_what_the_learner_was_made_with(tmp_path: Path, trained: Trained) -> None:
+    CheckpointStore(tmp_path / "c").save(replace(trained.checkpoint, recipe=RECIPE))
+    found = CheckpointStore(tmp_path / "c").newest()
+    assert found is not None
+    assert found.recipe is not None
+    assert found.recipe.choice() == RECIPE.choice()
+    check_recipe(found, RECIPE)
+    other = replace(RECIPE, network=NetworkConfig(hidden=(16, 16)))
+    with pytest.raises(CheckpointError, match=r"hidden \[8\].*asks for.*hidden \[16, 16\]"):
+        check_recipe(found, other)
+
+
+def test_a_file_of_before_it_was_said_still_loads(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = torch.save
+
+    def without(fields: dict[str, object], file: io.BytesIO) -> None:
+        save({name: value for name, value in fields.items() if name != "recipe"}, file)
+
+    monkeypatch.setattr(torch, "save", without)
+    CheckpointStore(tmp_path / "c").save(replace(trained.checkpoint, recipe=RECIPE))
+    found = CheckpointStore(tmp_path / "c").newest()
+    assert found is not None
+    assert found.recipe is None
+    check_recipe(found, RECIPE)

@@ -12,7 +12,6 @@ from sim import on_loop
 from strategies import cartpole_spec
 
 from cloud_learner.algorithms.interface import load_algorithm
-from cloud_learner.app import build_brain
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
 from cloud_learner.gradients.making import live_of
 from cloud_learner.gradients.rules import Outcome, judge
@@ -24,6 +23,7 @@ from cloud_learner.gradients.source import (
     GradientSource,
 )
 from cloud_learner.gradients.tally import MAX_METRICS, Tally
+from cloud_learner.training.brain import build_brain
 from cloud_learner.training.experience import Likeness
 from cloud_learner.training.source import Moment
 from cloud_learner.training.stats import TrainingStats
@@ -51,7 +51,7 @@ class Bench:
         config = LearnerConfig("reef", Path(), Path(), training=training)
         choice = load_algorithm(training.algorithm, {})
         self.brain = build_brain(SPEC, config, choice)
-        self.live = live_of(self.brain, config, choice)
+        self.live = live_of(self.brain, config)
         self.source.attach(self.brain, self.live, TrainingStats())
 
     async def push(self, *, lag: int = 0, **metrics: float) -> None:

@@ -19,13 +19,13 @@ from strategies import RUN_ID
 
 from cloud_learner.algorithms.dqn import DQN
 from cloud_learner.algorithms.interface import load_algorithm
-from cloud_learner.app import build_brain, open_core, read_init
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
+from cloud_learner.core import open_core
 from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
 from cloud_learner.quantization.export import export_policy
 from cloud_learner.state_dir import StateDir
-from cloud_learner.training.brain import Brain
-from cloud_learner.training.init_file import InitFile
+from cloud_learner.training.brain import Brain, build_brain
+from cloud_learner.training.init_file import InitFile, read_init
 from cloud_learner.uplink.arrivals import Birth
 from shoal.config import load_config
 from shoal.errors import ConfigError

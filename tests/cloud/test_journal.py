@@ -113,6 +113,18 @@ def test_retention_keeps_what_no_checkpoint_covers_whatever_its_size(tmp_path: P
         assert journal.decided(RUN).trained == Ranges.upto(9)
 
 
+def test_retention_keeps_what_a_replay_of_transitions_holds_however_much(tmp_path: Path) -> None:
+    many = 700  # several pages
+    with opened(tmp_path, retain_bytes=0) as journal:
+        journal.append_many([entry(seq, body=bytes(10)) for seq in range(many)])
+        held = {*range(1, 301), 450}
+        assert journal.prune(Cursor(many, Ranges()), held) == many - len(held)
+        assert {record.position for record in journal.newest_first()} == held
+        assert journal.excess_bytes > 0
+        assert journal.prune(Cursor(many, Ranges())) == len(held)
+        assert journal.excess_bytes == 0
+
+
 def test_positions_are_never_used_twice_even_after_everything_was_pruned(tmp_path: Path) -> None:
     with opened(tmp_path, retain_bytes=0) as journal:
         journal.append_many([entry(0), entry(1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,11 +15,14 @@ import torch
 from learner_state import FLEET, ShortRun, short_run
 from numpy.typing import NDArray
 
+from cloud_learner.algorithms.recipe import Recipe
+from cloud_learner.config import NetworkConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.signing import load_signing_key
 from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.journal.export import DATASET
+from cloud_learner.training.checkpoint import CheckpointStore, newest_checkpoint
 from shoal.identity import Identity
 from shoalctl.cli import run
 from shoalctl.pki import FleetPki, Role
@@ -101,12 +105,44 @@ def test_what_was_published_in_fp32_needs_no_checkpoint(tmp_path: Path) -> None:
     assert export(made, out, "--version", "1", "--precision", "fp32", config=False) == 0
 
 
+def test_the_checkpoint_says_of_which_network_it_is(tmp_path: Path) -> None:
+    made = short_run(tmp_path, training={"training.network": "hidden = [24, 8]"}, chunks=1)
+    for name, config in (("given", True), ("said", False)):
+        out = tmp_path / f"{name}.onnx"
+        assert export(made, out, "--precision", "fp32", config=config) == 0
+    rows = observations_of(made)
+    np.testing.assert_array_equal(
+        outputs(tmp_path / "said.onnx", rows), outputs(tmp_path / "given.onnx", rows)
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "part"),
+    [
+        (None, "does not say of which network"),
+        (Recipe("mine:Own", {}, NetworkConfig()), "mine:Own, which is not Shoal's own"),
+    ],
+)
+def test_a_checkpoint_that_does_not_say_or_names_code_of_others_needs_the_configuration(
+    recipe: Recipe | None, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=1)
+    newest = newest_checkpoint(made.state.checkpoints)
+    assert newest is not None
+    CheckpointStore(made.state.checkpoints).save(replace(newest, recipe=recipe))
+    out = tmp_path / "fp32.onnx"
+    assert export(made, out, "--precision", "fp32", config=False) == 4
+    said = capsys.readouterr().err
+    assert part in said
+    assert "--config" in said
+    assert export(made, out, "--precision", "fp32") == 0
+
+
 @pytest.mark.parametrize(
     ("training", "more", "config", "code", "part"),
     [
         ({}, ("--version", "7"), True, 1, "the nearest is 2"),
         ({}, ("--version", "1", "--precision", "fp32"), True, 1, "its fp32 weights are gone"),
-        ({}, ("--precision", "fp32"), False, 4, "--config"),
         (FP32, (), True, 1, "give --precision fp32"),
     ],
 )

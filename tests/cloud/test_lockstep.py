@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cartpole_spec, make_chunk
@@ -23,7 +22,6 @@ from cloud_learner.training.publisher import sample_from
 from cloud_learner.training.roster import FixedRoster
 from cloud_learner.training.source import Moment
 from cloud_learner.training.sources import make_source
-from shoal.errors import ConfigError
 from shoal.policy import policy_digest, sha256
 from shoal.ranges import Ranges
 from shoal.tensors import encode_tensors
@@ -152,16 +150,11 @@ def test_a_device_that_left_two_versions_ago_takes_no_part_any_more() -> None:
     assert replay.turn().made == {"pi-0": 1}
 
 
-def test_it_is_chosen_by_mode_and_refused_for_transitions() -> None:
-    def source(algorithm: str) -> object:
-        training = TrainingConfig(algorithm=algorithm, mode="lockstep", lockstep_devices=4)
-        config = LearnerConfig("demo", Path(), Path(), training=training)
-        choice = load_algorithm(algorithm, {})
-        return make_source(config, choice, version=lambda: 0, cursor=None)
-
-    assert isinstance(source("cloud_learner.algorithms.appo:APPO"), Lockstep)
-    with pytest.raises(ConfigError, match=r"training\.mode"):
-        source("cloud_learner.algorithms.sac:SAC")
+def test_it_is_chosen_by_mode() -> None:
+    training = TrainingConfig(mode="lockstep", lockstep_devices=4)
+    config = LearnerConfig("demo", Path(), Path(), training=training)
+    choice = load_algorithm(training.algorithm, {})
+    assert isinstance(make_source(config, choice, version=lambda: 0, cursor=None), Lockstep)
 
 
 def test_the_same_chunks_in_another_order_are_another_batch_without_it() -> None:

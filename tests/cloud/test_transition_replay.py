@@ -26,6 +26,7 @@ from cloud_learner.training.experience import Admitted, Fresh, Transitions
 from cloud_learner.training.learner import Learner
 from cloud_learner.training.source import Moment
 from cloud_learner.training.transition_replay import Sampling, TransitionReplay
+from cloud_learner.training.transition_ring import TransitionRing, slot_bytes
 from shoal.errors import ConfigError
 from shoal.ranges import Ranges
 from shoal.spaces import Box, EnvSpec
@@ -149,6 +150,40 @@ def test_a_warm_up_that_replay_could_never_hold_is_refused() -> None:
         TransitionReplay(1000, replace(SAMPLING, learning_starts=600), seed=0)
 
 
+def test_a_ring_holds_what_fits_in_its_bytes_and_says_when_that_is_less(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    each = slot_bytes(CARTPOLE, prioritized=False)
+    replay = TransitionReplay(1000, SAMPLING, seed=0, max_bytes=100 * each)
+    replay.fit(CARTPOLE)
+    assert "replay_bounded" in caplog.messages
+    caplog.clear()
+    _, learner = noted()
+    for position in range(1, 40):
+        replay.add([admitted(position)])
+        replay.step(learner, replay.take(Moment(0)))
+    assert 50 <= replay.steps <= 100
+    enough = TransitionReplay(1000, SAMPLING, seed=0, max_bytes=1000 * each)
+    enough.fit(CARTPOLE)
+    assert not caplog.messages
+
+
+def test_a_slot_is_as_large_as_what_the_ring_takes_for_it() -> None:
+    ring = TransitionRing(64, seed=0, alpha=0.5)
+    ring.insert(admitted(1))
+    assert ring._tree is not None
+    columns = (ring._kinds, ring._rewards, ring._updates, ring._stamps, ring._tree._nodes)
+    taken = sum(column.nbytes for column in (*columns, ring._observations, ring._actions))
+    assert taken <= 64 * slot_bytes(CARTPOLE, prioritized=True) <= 1.5 * taken
+
+
+def test_bytes_that_could_never_hold_the_warm_up_are_refused_with_how_many_would() -> None:
+    each = slot_bytes(CARTPOLE, prioritized=False)
+    replay = TransitionReplay(1000, SAMPLING, seed=0, max_bytes=31 * each)
+    with pytest.raises(ConfigError, match=rf"holds 31 .*set replay_bytes to {32 * each} or more"):
+        replay.fit(CARTPOLE)
+
+
 def test_settings_of_a_class_of_ones_own_shape_what_it_is_given() -> None:
     class Mine:
         n_step = 7
@@ -179,7 +214,7 @@ class Run:
         self.spec, self.choice = spec, choice
         network = NetworkConfig(hidden=(8,), normalize=True)
         self.learner = Learner(choice.build(Setup(spec, network, 0)), name=choice.path)
-        self.journal = Journal(directory / "journal.db", JournalConfig())
+        self.journal = Journal(directory / "journal.db", JournalConfig(retain_bytes=0))
         self.store = CheckpointStore(directory / "checkpoints")
         saved = self.store.newest()
         self.replay = TransitionReplay(
@@ -206,6 +241,7 @@ class Run:
             self.replay.step(self.learner, self.replay.take(Moment(self.learner.updates)))
 
     def save(self) -> None:
+        """Saves, and has the journal forget all that is not needed again."""
         quantizer = Quantizer(self.learner.policy)
         self.store.save(
             Checkpoint(
@@ -217,6 +253,9 @@ class Run:
                 version=1,
             )
         )
+        held = TransitionReplay.held(self.replay.state_dict())
+        self.journal.prune(self.replay.cursor, held)
+        assert {record.position for record in self.journal.newest_first()} == held
 
     def close(self) -> None:
         self.journal.__exit__(None, None, None)

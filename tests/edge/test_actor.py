@@ -21,7 +21,8 @@ from shoal.trajectory import Chunk, decode_chunk, encode_chunk
 from shoal.validation import validate_chunk
 
 if TYPE_CHECKING:
-    from edge.conftest import Counting, Publisher
+    from edge.conftest import Counting
+    from policy_publisher import Publisher
 
     Make = Callable[..., Environments]
 
@@ -106,7 +107,8 @@ def test_every_action_can_be_made_again_from_the_run_and_the_step(
 def test_chunks_join_without_a_step_invented_or_lost(
     lengths: list[int], steps: int, *, truncates: bool
 ) -> None:
-    from edge.conftest import Counting, Publisher, counting
+    from edge.conftest import Counting, counting
+    from policy_publisher import Publisher
 
     copies = [Counting(length, truncates=truncates, reward=0.1) for length in lengths]
     policy = Publisher().policy()

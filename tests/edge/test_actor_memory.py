@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from edge.conftest import Counting, Publisher, counting
+from edge.conftest import Counting, counting
 from edge.worlds import World
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_publisher import Publisher
 
 from edge_agent.actor import Actor
 from edge_agent.env import Environments

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edge.conftest import Publisher
 from edge.worlds import World, any_space, flat, starts
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_publisher import Publisher
 
 from edge_agent.actor import Actor
 from edge_agent.env import Environments

@@ -17,7 +17,7 @@ from shoal.spaces import Box, Dict, Discrete, EnvSpec, Tuple, unbounded
 from shoal.tensors import Array
 
 if TYPE_CHECKING:
-    from edge.conftest import Publisher
+    from policy_publisher import Publisher
 
 BOX_LIKE = EnvSpec("box", unbounded((2, 3), np.float64), unbounded((2, 2)))
 

@@ -23,7 +23,8 @@ from shoal.policy import Golden, encode_bundle
 from shoal.spaces import Discrete, EnvSpec, Tuple, unbounded
 
 if TYPE_CHECKING:
-    from edge.conftest import Counting, Published, Publisher
+    from edge.conftest import Counting
+    from policy_publisher import Published, Publisher
 
     from edge_agent.env import Environments
 

@@ -6,9 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from edge.conftest import Counting, Publisher, counting
+from edge.conftest import Counting, counting
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_publisher import Publisher
 from strategies import cartpole_spec, make_chunk
 
 from edge_agent.actor import Actor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edge.conftest import Publisher
+from policy_publisher import Publisher
 
 from edge_agent.policy_store import PolicyStore
 from edge_agent.reconstruction import offer_delta

@@ -269,7 +269,6 @@ def test_a_flag_that_makes_no_sense_is_refused(given: dict[str, object], message
         ({"sets": ("training.settings.clip=-1.0",)}, "clip"),
         ({"algorithm": "no_such_module:Mine"}, "no_such_module"),
         ({"init": Path("gone.onnx")}, "gone.onnx: No such file"),
-        ({"algorithm": "dqn", "lockstep": True}, "trains from transitions"),
         ({"algorithm": "dqn", "sync": True}, "'sync' needs .* trains from transitions"),
     ],
 )
@@ -279,6 +278,16 @@ def test_what_the_learner_does_not_have_is_refused_before_anything_starts(
     plan = make_plan(_flags(**given))
     with pytest.raises(ConfigError, match=message):
         make_workspace(tmp_path / "demo", plan)
+
+
+def test_where_a_preset_never_waits_lockstep_has_devices_wait_for_each_version(
+    tmp_path: Path,
+) -> None:
+    plan = make_plan(_flags(algorithm="dqn", lockstep=True))
+    assert plan.ahead >= 1
+    directory = make_workspace(tmp_path / "demo", plan).directory
+    config = load_config(LearnerConfig, directory / "learner.toml", environ={})
+    assert config.training.mode == "lockstep"
 
 
 @pytest.mark.parametrize(

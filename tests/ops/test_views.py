@@ -8,18 +8,15 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.v1 import device_pb2, fleet_pb2
 from shoalctl.output import Format, Listing, write_listing
-from shoalctl.views import (
-    audit_list,
+from shoalctl.views.audit import audit_list
+from shoalctl.views.devices import (
     describe,
-    describe_policy,
     device_detail,
     device_item,
     device_list,
     event_list,
-    policy_item,
-    policy_list,
-    policy_of,
 )
+from shoalctl.views.policies import describe_policy, policy_item, policy_list, policy_of
 
 RUN = bytes(range(16))
 DIGEST = bytes(range(32))

@@ -86,6 +86,8 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
     devices = preset.devices if flags.devices is None else flags.devices
     ahead = preset.ahead if flags.ahead is None else flags.ahead
     mode = "lockstep" if flags.lockstep else "sync" if flags.sync else ""
+    if mode and flags.ahead is None:
+        ahead = max(1, ahead)
     if flags.lockstep and flags.sync:
         raise ConfigError("--lockstep with --sync: give one of them")
     if mode and ahead == 0:

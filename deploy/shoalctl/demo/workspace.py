@@ -216,7 +216,7 @@ def check_learner(path: Path, plan: DemoPlan) -> None:
     check_mode(training, choice)
     check_gradients(training, choice)
     if config.init is not None:
-        from cloud_learner.app import read_init
+        from cloud_learner.training.init_file import read_init
 
         read_init(config, choice)
 
