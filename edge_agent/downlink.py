@@ -15,7 +15,7 @@ import grpc.aio
 from edge_agent.config import ServerConfig
 from edge_agent.events import Events
 from edge_agent.policy import Policy
-from edge_agent.reconstruction import MENDED_BY_WHOLE, Held, offer_delta
+from edge_agent.reconstruction import MENDED_BY_WHOLE, Held, accept_delta
 from shoal.errors import ConnectionFailed, DeadlineExceeded, PolicyRejected, ShoalError, WireError
 from shoal.identity import Identity
 from shoal.logs import get_logger
@@ -53,6 +53,9 @@ class Policies(Held, Protocol):
 
     def listening(self, changed: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Has `changed` called, by any thread, whenever another policy became current."""
+
+    def save(self) -> None:
+        """Has what was accepted survive a power cut."""
 
 
 def open_channel(config: ServerConfig, identity: Identity) -> grpc.aio.Channel:
@@ -116,6 +119,7 @@ class Downlink:
         self._assembler = Assembler(MAX_BUNDLE_BYTES)
         self._needs_whole = False
         self._handled_version = 0
+        self._settling = False  # what acts is not on disk yet, or about to change
         self._server: ParameterServerStub | None = None
         self._tell_active = asyncio.Event()
 
@@ -156,8 +160,8 @@ class Downlink:
                 await self._tell_active.wait()
                 self._tell_active.clear()
                 server = self._server
-                if server is None:
-                    continue  # the next connection tells
+                if server is None or self._settling:
+                    continue  # the next connection tells, or whoever settles it
                 try:
                     await server.ReportActive(self._active(), timeout=REPORT_DEADLINE_S)
                 except (asyncio.CancelledError, grpc.aio.UsageError):
@@ -225,9 +229,12 @@ class Downlink:
         def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
             return asyncio.run_coroutine_threadsafe(self._graph(server, digest), loop).result()
 
-        offer = functools.partial(offer_delta, self._policies) if delta else self._policies.offer
+        accept = functools.partial(accept_delta, self._policies) if delta else self._policies.accept
+        self._settling = True
         try:
-            policy = await asyncio.to_thread(offer, payload, fetch_graph)
+            policy = await asyncio.to_thread(accept, payload, fetch_graph)
+            # It acts already; a call of its own, so that the threads first let all others act.
+            await asyncio.to_thread(self._policies.save)
         except PolicyRejected as error:
             self._routine = False
             mended = delta and error.reason in MENDED_BY_WHOLE
@@ -236,6 +243,7 @@ class Downlink:
             self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
             return
         finally:
+            self._settling = False
             self._handled_version = version
             self._tell_active.set()  # what acts, be it the same: the server waits for it
         self._needs_whole = False

@@ -14,6 +14,7 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from edge_agent.acceptance import check_acceptable
 from edge_agent.policy import Policy
 from edge_agent.policy_files import PolicyFile, PolicyFiles
 from edge_agent.precision import PrecisionChooser, Proven
@@ -25,9 +26,7 @@ from shoal.policy import (
     MAX_BUNDLE_BYTES,
     SIGNING_CONTEXT,
     Bundle,
-    Manifest,
     check_digests,
-    check_manifest,
     decode_bundle,
     decode_golden,
     decode_manifest,
@@ -39,17 +38,19 @@ from shoal.tensors import decode_tensors
 
 FetchGraph = Callable[[bytes], bytes]
 SWAPS_REMEMBERED: Final = 1024
+_KEPT: Final = 2  # the current policy, and the one before
 
 log = get_logger("policy_store")
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, what its file is, and what acts: it or its float twin."""
+    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
     acting: Policy
+    data: bytes | None = None
 
 
 class PolicyStore:
@@ -96,7 +97,7 @@ class PolicyStore:
         self._fleet = fleet
         self._spec = spec
         self._chooser = chooser or PrecisionChooser("int8", spec=spec)
-        self._held: list[_Held] = []  # newest first: the current one, and the one before
+        self._held: list[_Held] = []  # newest first; one more than `_KEPT` until `save`
         self._offering = threading.Lock()
         self._changed = threading.Condition()
         self._wakes = 0
@@ -118,11 +119,20 @@ class PolicyStore:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Wakes whoever waits."""
+        """Wakes whoever waits, and saves what was accepted last."""
         self.wake()
+        self.save()
 
     def offer(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+        """Does what `accept` does, and then `save`."""
+        policy = self.accept(data, fetch_graph)
+        self.save()
+        return policy
+
+    def accept(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
         """Proves a policy and makes it current. Not for the control thread: takes milliseconds.
+
+        It acts before it is on disk: `save` is to follow (decision 0022).
 
         Args:
             data: A serialized bundle, not trusted.
@@ -133,9 +143,9 @@ class PolicyStore:
             already.
 
         Raises:
-            PolicyRejected: With the reason `size`, `malformed`, `signature`, `digest`, `fleet`,
-                `fingerprint`, `rollback`, `condemned`, `graph` or `self_test`. The current policy
-                stays.
+            PolicyRejected: The current policy stays. With the reason `size`, `malformed`,
+                `signature`, `digest`, `fleet`, `fingerprint`, `rollback`, `condemned`, `graph` or
+                `self_test`.
         """
         started = time.perf_counter()
         with self._offering:
@@ -149,20 +159,42 @@ class PolicyStore:
             else:
                 self._newest = file
                 chosen = self._choose(proven, measure=False)
-                held = _Held(proven.policy, file, chosen or proven.policy)
-                self._persist(held, data)
-                self._held = [held, *self._held[:1]]
+                held = _Held(proven.policy, file, chosen or proven.policy, data)
+                self._held = [held, *self._held[:_KEPT]]
                 self.swap_ms.append((time.perf_counter() - started) * 1e3)
                 self.swaps += 1
                 self._become(held.acting)
         return chosen or self._refine(proven, fetch_graph)
 
+    def save(self) -> None:
+        """Has what was accepted survive a power cut, and only then removes what it replaces.
+
+        On a full disk it acts all the same, until the next start; the next call tries again.
+        """
+        with self._offering:
+            self._held = self._held[:_KEPT]  # a session takes a while to end
+            fresh = [each for each in self._held if each.data is not None]
+            if not fresh:
+                return
+            try:
+                for each in reversed(fresh):
+                    self._files.write(each.file, each.data or b"")
+                manifests = [each.policy.manifest for each in self._held]
+                self._files.prune(
+                    keep=[each.file for each in self._held],
+                    graphs={d for m in manifests for d in (m.graph_digest, m.float_graph_digest)},
+                )
+            except OSError as error:
+                log.warning("policy_not_persisted", version=fresh[0].file.version, error=str(error))
+                return
+            self._held = [replace(each, data=None) for each in self._held]
+
     def held(self, base: Base) -> Bundle | None:
-        """The bundle of a version that is proven and held, from disk; None where it is not here."""
+        """The bundle of a version that is proven and held; None where it is not here."""
         for each in tuple(self._held):
             if Base.of(each.policy.manifest) == base:
                 try:
-                    return decode_bundle(self._read(each.file))
+                    return decode_bundle(each.data or self._read(each.file))
                 except (PolicyRejected, WireError) as error:
                     log.warning("policy_not_read", version=base.version, error=str(error))
         return None
@@ -260,6 +292,7 @@ class PolicyStore:
 
     def _refine(self, proven: Proven, fetch_graph: FetchGraph) -> Policy:
         """Has the float twin act in place of an int8 policy that acts already, where it is to."""
+        self.save()  # the graph may be long in coming
         manifest = proven.policy.manifest
         try:
             graph = self._files.graph(manifest.float_graph_digest, fetch_graph)
@@ -295,25 +328,6 @@ class PolicyStore:
     def _count(self, rejected: PolicyRejected) -> None:
         self.rejections = self.rejections + Counter([rejected.reason])
         log.warning("policy_rejected", reason=rejected.reason, message=str(rejected))
-
-    def _persist(self, held: _Held, data: bytes) -> None:
-        """Writes a proven policy. On a full disk it acts all the same, until the next start."""
-        keep = [held, *self._held[:1]]
-        try:
-            self._files.write(held.file, data)
-            self._files.prune(
-                keep=[each.file for each in keep],
-                graphs=[
-                    digest
-                    for each in keep
-                    for digest in (
-                        each.policy.manifest.graph_digest,
-                        each.policy.manifest.float_graph_digest,
-                    )
-                ],
-            )
-        except OSError as error:
-            log.warning("policy_not_persisted", version=held.policy.version, error=str(error))
 
     def _load(self, on_disk: list[PolicyFile]) -> None:
         for file in on_disk:
@@ -358,7 +372,15 @@ class PolicyStore:
             golden = decode_golden(bundle.golden)
             if self._held and self._held[0].file == file:
                 return Proven(self._held[0].policy, tensors, golden), file
-            self._check_manifest(manifest, file, on_disk)
+            check_acceptable(
+                manifest,
+                file,
+                fleet=self._fleet,
+                fingerprint=self._spec.fingerprint,
+                newest=self._newest,
+                on_disk=on_disk,
+                condemned=self._condemned,
+            )
             policy = Policy.load(
                 self._files.graph(manifest.graph_digest, fetch_graph),
                 tensors,
@@ -372,27 +394,6 @@ class PolicyStore:
         except WireError as error:
             raise PolicyRejected("malformed", str(error)) from error
         return Proven(policy, tensors, golden), file
-
-    def _check_manifest(
-        self, manifest: Manifest, file: PolicyFile, on_disk: PolicyFile | None
-    ) -> None:
-        if file.manifest_digest in self._condemned:
-            raise PolicyRejected(
-                "condemned",
-                f"policy {manifest.version} failed on this device before; publish another version",
-            )
-        if on_disk is not None and on_disk != file:
-            raise PolicyRejected("malformed", f"{on_disk.name} holds policy {manifest.version}")
-        newest = self._newest
-        # The very policy that was newest may come again: its file may be damaged by now.
-        again = on_disk is not None or newest == file
-        seen = 0 if newest is None else newest.version
-        check_manifest(
-            manifest,
-            fleet=self._fleet,
-            fingerprint=self._spec.fingerprint,
-            newest_seen=manifest.version - 1 if again else seen,
-        )
 
 
 def _no_graph(digest: bytes) -> bytes:

@@ -23,20 +23,20 @@ class Held(Protocol):
     def refuse(self, rejected: PolicyRejected) -> None:
         """Counts a policy that was refused before it could be offered."""
 
-    def offer(self, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
+    def accept(self, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
         """Proves a policy and makes it current, or raises PolicyRejected."""
 
 
-def offer_delta(policies: Held, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
+def accept_delta(policies: Held, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
     """Proves a policy that came as a delta exactly as one that came whole, and makes it current.
 
     Args:
         policies: What the device holds.
         data: A serialized `PolicyDelta`, not trusted.
-        fetch_graph: As for `PolicyStore.offer`.
+        fetch_graph: As for `PolicyStore.accept`.
 
     Raises:
-        PolicyRejected: As `PolicyStore.offer`; or with the reason `base`, what it starts from is
+        PolicyRejected: As `PolicyStore.accept`; or with the reason `base`, what it starts from is
             not here, or `delta`, it is malformed.
     """
     try:
@@ -44,7 +44,7 @@ def offer_delta(policies: Held, data: bytes, fetch_graph: Callable[[bytes], byte
     except PolicyRejected as rejected:
         policies.refuse(rejected)
         raise
-    return policies.offer(bundle, fetch_graph)
+    return policies.accept(bundle, fetch_graph)
 
 
 def _whole(policies: Held, data: bytes) -> bytes:

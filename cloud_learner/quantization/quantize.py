@@ -230,7 +230,8 @@ def _calibrate(policy: Policy, rows: Sample, ranges: Ranges) -> Tensor:
         layer = plan.layers[int(name.partition(".")[2])] if name != "memory" else None
         if isinstance(layer, Dense) and layer.activation == "tanh":
             return
-        ranges.cover_sample(name, data.abs().max().reshape(1))
+        reach = torch.maximum(data.amax(), -data.amin())  # reads twice, but writes nothing
+        ranges.cover_sample(name, reach.reshape(1))
 
     observations, past = _inputs(policy, rows)
     features: Features = policy.features(observations)
@@ -258,6 +259,12 @@ def _inputs(policy: Policy, rows: Sample) -> tuple[Tensor, Past | None]:
 
 
 def _finite(policy: Policy) -> bool:
-    """By sums in float64, which float32 values do not overflow."""
+    """By sums, which no NaN and no infinity leaves finite."""
     tensors = (t for t in (*policy.parameters(), *policy.buffers()) if t.is_floating_point())
-    return math.isfinite(sum(float(t.detach().sum(dtype=torch.float64)) for t in tensors))
+    return all(_finite_sum(tensor.detach()) for tensor in tensors)
+
+
+def _finite_sum(tensor: Tensor) -> bool:
+    if math.isfinite(float(tensor.sum())):
+        return True
+    return math.isfinite(float(tensor.sum(dtype=torch.float64)))  # float32 may overflow

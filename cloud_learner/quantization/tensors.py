@@ -299,7 +299,7 @@ class TensorRunner:
         dense = layer.weight.dim() == 2  # noqa: PLR2004 - `[out, in]`
         weight = made.weight.to(torch.int8)
         self.tensors |= {
-            key: _array(weight.T.contiguous() if dense else weight),
+            key: _array(weight.T if dense else weight),
             f"{key}.scale": _array(made.weight_scale),
             f"{key}.zero": np.zeros(len(made.weight_scale), np.int8),
             f"bias.{place}": _array(bias.to(torch.int32)),

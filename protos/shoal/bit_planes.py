@@ -48,7 +48,7 @@ class Steps:
     def between(cls, base: Bytes, target: Bytes) -> Self:
         """From one array to another of its size."""
         steps = target - base
-        places = np.flatnonzero(steps)
+        places = np.flatnonzero(steps != 0)  # of bools it is four times as fast
         return cls(len(base), places, steps[places])
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -556,3 +557,32 @@ async def test_what_acts_is_reported_at_once_and_after_a_refusal(
         assert policy is not None
         await asyncio.to_thread(it.policies.condemn, policy, "non_finite")
         await server.reported(0)
+
+
+def saved(directory: Path, version: int) -> bool:
+    return any(directory.glob(f"*/{version:020d}-*.bundle"))
+
+
+@asyncs
+async def test_a_policy_acts_before_it_is_on_disk_and_is_reported_only_then(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, publisher.publish(1))
+        await server.reported(1)
+        before, may_save, save = len(server.reports), threading.Event(), it.policies.save
+
+        def save_later() -> None:
+            assert may_save.wait(WAIT_S)
+            save()
+
+        monkeypatch.setattr(it.policies, "save", save_later)
+        server.push(publisher.publish(2).bundle, 2)
+        acting = await asyncio.to_thread(it.policies.wait_newer, 1, WAIT_S)
+        assert acting is not None
+        assert not saved(tmp_path, 2)
+        assert len(server.reports) == before
+        may_save.set()
+        await server.reported(2)
+        assert saved(tmp_path, 2)

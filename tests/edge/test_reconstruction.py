@@ -8,7 +8,7 @@ import pytest
 from policy_publisher import Publisher
 
 from edge_agent.policy_store import PolicyStore
-from edge_agent.reconstruction import offer_delta
+from edge_agent.reconstruction import accept_delta
 from shoal.errors import PolicyRejected
 from shoal.policy import decode_bundle
 from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta
@@ -34,11 +34,12 @@ def test_it_starts_from_what_acts_or_from_the_one_before_also_after_a_restart(
             published = publisher.publish(version)
             policies.offer(published.bundle, published.fetch)
     with open_store(tmp_path, publisher) as policies:
-        assert offer_delta(policies, delta(publisher, 1, 3), fetch).version == 3
-        assert offer_delta(policies, delta(publisher, 3, 4), fetch).version == 4
+        assert accept_delta(policies, delta(publisher, 1, 3), fetch).version == 3
+        assert accept_delta(policies, delta(publisher, 3, 4), fetch).version == 4  # 3 is not saved
+        policies.save()
         assert not policies.rejections
         with pytest.raises(PolicyRejected) as caught:
-            offer_delta(policies, delta(publisher, 2, 5), fetch)
+            accept_delta(policies, delta(publisher, 2, 5), fetch)
         assert caught.value.reason == "base"
         assert policies.rejections == {"base": 1}
 
