@@ -9,24 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
+from shoal import zstd
 from shoal.errors import WireError
 
 Bytes = NDArray[np.uint8]
 _ZSTD_LEVEL: Final = 3
 _FEWEST_BYTES: Final = 12  # a zstd frame of anything takes more
-_ENTROPY: Final = zstandard.ZstdCompressionParameters(
-    strategy=zstandard.STRATEGY_FAST,
-    min_match=7,
-    window_log=17,
-    hash_log=6,
-    chain_log=6,
-    search_log=1,
-    write_content_size=1,
-)
-"""Next to no search: in noise, matches are found that cost more than the Huffman coder alone."""
 
 
 def pack(raw: bytes, *, noise: bool = False) -> bytes:
@@ -40,12 +30,7 @@ def pack(raw: bytes, *, noise: bool = False) -> bytes:
         return b""
     if len(raw) < _FEWEST_BYTES:
         return raw
-    compressor = (
-        zstandard.ZstdCompressor(compression_params=_ENTROPY)
-        if noise
-        else zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-    )
-    packed = compressor.compress(raw)
+    packed = zstd.compress_noise(raw) if noise else zstd.compress(raw, level=_ZSTD_LEVEL)
     return packed if len(packed) < len(raw) else raw
 
 
@@ -60,17 +45,12 @@ def unpack(data: bytes, size: int) -> bytes:
     if len(data) == size:
         return data
     try:
-        said = zstandard.frame_content_size(data)
+        said = zstd.content_size(data)
         if said != size:
             raise WireError(f"stream: it says {said} bytes, and must have {size}")
-        raw = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(
-            data, max_output_size=size, allow_extra_data=False
-        )
-    except (zstandard.ZstdError, MemoryError) as error:
+        return zstd.decompress(data, size)
+    except (zstd.ZstdError, MemoryError) as error:
         raise WireError(f"stream: cannot be decompressed ({error})") from error
-    if len(raw) != size:
-        raise WireError(f"stream: {len(raw)} bytes once decompressed, it must have {size}")
-    return raw
 
 
 class StreamReader:

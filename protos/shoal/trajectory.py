@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
+from shoal import zstd
 from shoal.errors import LimitExceeded, WireError
 from shoal.noise import RUN_ID_BYTES
 from shoal.tensors import Array, encode_tensor, read_tensor
@@ -162,7 +161,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
         if (array := getattr(chunk, name)) is not None:
             getattr(message, name).CopyFrom(encode_tensor("", array))
     raw = message.SerializeToString(deterministic=True)
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(raw)
+    return zstd.compress(raw, level=_ZSTD_LEVEL, checksum=True)
 
 
 def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
@@ -290,27 +289,16 @@ def _check_ends(chunk: Chunk) -> None:
             raise WireError("chunk: an episode's return or length is out of range")
 
 
-_own = threading.local()
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    """One a thread: they are not to be shared, and making one costs as much as a small chunk."""
-    found: zstandard.ZstdDecompressor | None = getattr(_own, "decompressor", None)
-    if found is None:
-        found = _own.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-    return found
-
-
 def _content_size(body: bytes) -> int:
     try:
-        size = zstandard.frame_content_size(body)
-    except zstandard.ZstdError as error:
+        size = zstd.content_size(body)
+    except zstd.ZstdError as error:
         raise WireError(f"chunk: not a zstd frame ({error})") from error
-    if size < 0:
+    if size is None:
         raise WireError("chunk: the zstd frame does not say its size")
-    if not zstandard.get_frame_parameters(body).has_checksum:
+    if not zstd.has_checksum(body):
         raise WireError("chunk: the zstd frame has no checksum; a damaged one could pass for good")
-    return int(size)
+    return size
 
 
 def _decompress(body: bytes, max_bytes: int) -> bytes:
@@ -318,10 +306,6 @@ def _decompress(body: bytes, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise LimitExceeded(f"chunk: {size} bytes once decompressed, the limit is {max_bytes}")
     try:
-        # The content size is bounded above, and the decompressor never writes beyond it.
-        raw = _decompressor().decompress(body, allow_extra_data=False)
-    except (zstandard.ZstdError, MemoryError) as error:
+        return zstd.decompress(body, size)
+    except (zstd.ZstdError, MemoryError) as error:
         raise WireError(f"chunk: cannot be decompressed ({error})") from error
-    if len(raw) != size:
-        raise WireError(f"chunk: {len(raw)} bytes once decompressed, it said {size}")
-    return raw

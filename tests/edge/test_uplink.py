@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import zstandard
 from brokers import BROKERS, WAIT_S, Broker, free_port, identity
 from mqtt_learner import DEVICE, TOPICS, asyncs, connected_learner
 
@@ -20,6 +19,7 @@ from edge_agent.events import Events
 from edge_agent.spool import Spool
 from edge_agent.status import Certifier
 from edge_agent.uplink import Uplink
+from shoal import zstd
 from shoal.identity import Identity
 from shoal.ranges import Ranges
 from shoal.spaces import Discrete, EnvSpec, unbounded
@@ -36,7 +36,7 @@ def _run(n: int) -> bytes:
 
 
 def _body(n: int = 0) -> bytes:
-    return zstandard.ZstdCompressor(write_checksum=True).compress(b"chunk %d" % n)
+    return zstd.compress(b"chunk %d" % n, level=1, checksum=True)
 
 
 @pytest.fixture(scope="module", params=KINDS)

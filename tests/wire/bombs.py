@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
-import zstandard
 
+from shoal import zstd
 from shoal.delta import decode_delta
 from shoal.errors import WireError
 from shoal.policy import MAX_BUNDLE_BYTES, decode_golden
@@ -23,6 +23,11 @@ from shoal.trajectory import MAX_BODY_BYTES, decode_chunk
 from shoal.v1 import device_pb2, tensor_pb2
 from shoal.wire import MAX_CONTROL_BYTES, frame, unframe
 
+if sys.version_info >= (3, 14):
+    from compression import zstd as binding
+else:
+    from backports import zstd as binding
+
 MOST_BYTES = 4 << 30
 KIB = 1024
 MIB = 1024 * 1024
@@ -31,7 +36,11 @@ MIB = 1024 * 1024
 def compress(pattern: bytes, size: int) -> bytes:
     """Compresses `size` bytes of a repeated pattern without ever holding them."""
     block = pattern * (MIB // len(pattern))
-    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=size)
+    parameter = binding.CompressionParameter
+    compressor = binding.ZstdCompressor(
+        options={parameter.compression_level: 1, parameter.checksum_flag: 1}
+    )
+    compressor.set_pledged_input_size(size)
     out = [compressor.compress(block) for _ in range(size // len(block))]
     rest = size % len(block)
     return b"".join([*out, compressor.compress(block[:rest]), compressor.flush()])
@@ -107,9 +116,7 @@ BOMBS: dict[str, Callable[[], object]] = {
     "unknown_messages": lambda: decode_chunk(compress(b"\x82\x7d\x00\x82\x7d\x00", HALF // 6 * 6)),
     "columns_again_and_again": lambda: decode_chunk(compress(b"\x2a\x00", MAX_BODY_BYTES)),
     "a_shape_without_end": lambda: decode_chunk(
-        zstandard.ZstdCompressor(level=1, write_checksum=True).compress(
-            field(5, b"\x18\x00" * (HALF // 2 - 8))
-        )
+        zstd.compress(field(5, b"\x18\x00" * (HALF // 2 - 8)), level=1, checksum=True)
     ),
     "nested_groups": lambda: decode_chunk(compress(b"\x0b", MIB)),
     "empty_tensors": lambda: decode_tensors(b"\x0a\x00" * (MAX_BUNDLE_BYTES // 2)),

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import zstandard
 from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
 from wire.update_samples import updates
 
+from shoal import zstd
 from shoal.delta import encode_delta
 from shoal.policy import (
     Bundle,
@@ -545,7 +545,7 @@ def decode(name: str, data: bytes) -> Message:
     if kind in FRAMED:
         return unframe(cls, data, max_bytes=1 << 20)
     if kind == "TrajectoryChunk":
-        data = zstandard.ZstdDecompressor().decompress(data)
+        data = zstd.decompress(data, zstd.content_size(data) or 0)
     return parse(cls, data)
 
 

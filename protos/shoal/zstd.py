@@ -1,0 +1,93 @@
+"""zstd frames: the one place that knows what compresses them.
+
+It is `compression.zstd` of Python 3.14's standard library, and its backport before that. A reader
+learns the size of a frame first, and then no more than that is ever allocated.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as _zstd
+else:
+    from backports import zstd as _zstd
+
+ZstdError = _zstd.ZstdError
+"""A frame is damaged, cut, or not what its reader takes."""
+
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_CHECKSUM_FLAG: Final = 4  # of the frame header's descriptor, the byte after the magic: RFC 8878
+_MAX_WINDOW_LOG: Final = 27  # 128 MiB, zstd's own limit
+_Parameter = _zstd.CompressionParameter
+_NOISE: Final[Mapping[int, int]] = {
+    _Parameter.strategy: _zstd.Strategy.fast,
+    _Parameter.min_match: 7,
+    _Parameter.window_log: 17,
+    _Parameter.hash_log: 6,
+    _Parameter.chain_log: 6,
+    _Parameter.search_log: 1,
+}
+"""Next to no search: in noise, matches are found that cost more than the Huffman coder alone."""
+_BOUND: Final[Mapping[int, int]] = {_zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+
+
+def compress(raw: bytes, *, level: int, checksum: bool = False) -> bytes:
+    """One frame, which says its size.
+
+    Args:
+        raw: What it holds.
+        level: zstd's, 1 the fastest.
+        checksum: Whether the frame ends with one of `raw`.
+    """
+    options: dict[int, int] = {
+        _Parameter.compression_level: level,
+        _Parameter.checksum_flag: int(checksum),
+    }
+    return _zstd.compress(raw, options=options)
+
+
+def compress_noise(raw: bytes) -> bytes:
+    """One frame, which says its size, of bytes that are unequally frequent and nothing else."""
+    return _zstd.compress(raw, options=_NOISE)
+
+
+def content_size(frame: bytes) -> int | None:
+    """How many bytes it says that it holds; None where it doesn't say. Nothing is decompressed.
+
+    Raises:
+        ZstdError: It is not a frame.
+    """
+    if not frame.startswith(_MAGIC):  # zstd would take one that is to be skipped for an empty one
+        raise ZstdError("it does not begin like one")
+    size: int | None = _zstd.get_frame_info(frame).decompressed_size
+    return size
+
+
+def has_checksum(frame: bytes) -> bool:
+    """Whether a frame, whose size was read, ends with a checksum of what it holds."""
+    return bool(frame[len(_MAGIC)] & _CHECKSUM_FLAG)
+
+
+def decompress(frame: bytes, size: int) -> bytes:
+    """What a frame holds: `size` bytes, and not one more is written.
+
+    Args:
+        frame: One frame, and nothing after it.
+        size: What `content_size` said; the caller has bounded it.
+
+    Raises:
+        ZstdError: It is damaged, cut, holds another size, or something follows it.
+        MemoryError: There is no memory for it.
+    """
+    decompressor = _zstd.ZstdDecompressor(options=_BOUND)
+    raw = decompressor.decompress(frame, size)
+    if not decompressor.eof:
+        raise ZstdError("it is cut, or holds more than it says")
+    if decompressor.unused_data:
+        raise ZstdError("something follows it")
+    if len(raw) != size:
+        raise ZstdError(f"it holds {len(raw)} bytes, and must have {size}")
+    return raw
