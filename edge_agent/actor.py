@@ -20,12 +20,13 @@ from edge_agent.env import Environments, Step
 from edge_agent.policy import Binding, Policy
 from edge_agent.priorities import td_errors
 from edge_agent.safe_action import safe_actions
+from shoal.episodes import Episode
 from shoal.errors import PolicyRejected, ShoalError
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
 from shoal.spaces import EnvSpec
 from shoal.tensors import Array
-from shoal.trajectory import Chunk, Episode
+from shoal.trajectory import Chunk
 
 
 class RolloutStopped(ShoalError):

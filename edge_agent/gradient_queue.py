@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from shoal.trajectory import Chunk, Episode
+from shoal.episodes import Episode
+from shoal.trajectory import Chunk
 
 
 @dataclass(frozen=True, slots=True, eq=False)

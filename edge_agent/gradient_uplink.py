@@ -21,6 +21,7 @@ from edge_agent.events import Events
 from edge_agent.gradient_config import GradientsConfig
 from edge_agent.gradient_queue import GradientQueue, Waiting
 from edge_agent.gradient_worker import GradientWorker
+from shoal.episodes import Episode
 from shoal.errors import ShoalError, UpdateRefused, WireError
 from shoal.gradients import MAX_WEIGHTS_BYTES, Computed, Encoder, Weights, decode_weights
 from shoal.identity import Identity
@@ -29,7 +30,7 @@ from shoal.moments import Moments
 from shoal.policy import Assembler, PayloadPart
 from shoal.services import backoff
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, Episode
+from shoal.trajectory import Chunk
 from shoal.v1 import device_pb2, trajectory_pb2, update_pb2
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from shoal.episodes import Episode
 from shoal.layout import ActionLayout, Field, ObservationLayout
 from shoal.spaces import (
     Box,
@@ -23,7 +24,7 @@ from shoal.spaces import (
     unbounded,
 )
 from shoal.tensors import DTYPES, Array
-from shoal.trajectory import Chunk, ChunkKey, Envelope, Episode
+from shoal.trajectory import Chunk, ChunkKey, Envelope
 
 RUN_ID = bytes(range(16))
 DIGEST = bytes(range(32))

@@ -16,12 +16,12 @@ from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.journal.audit import RunKey
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.throttle import Throttle
+from shoal.episodes import Episode
 from shoal.errors import ConfigError, UpdateRefused, WireError
 from shoal.gradients import Gradient, decode_gradient
 from shoal.moments import Moments
 from shoal.noise import RUN_ID_BYTES
 from shoal.topics import check_device_id
-from shoal.trajectory import Episode
 from shoal.v1 import device_pb2, parameter_server_pb2
 from shoal.v1 import update_pb2 as pb
 

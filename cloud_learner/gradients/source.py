@@ -20,10 +20,10 @@ from cloud_learner.training.experience import Admitted, Likeness
 from cloud_learner.training.learner import Learner, StepMetrics
 from cloud_learner.training.source import Backlog, Bell, Draw, Moment, Stepped
 from cloud_learner.training.stats import Progress, TrainingStats
+from shoal.episodes import Episode
 from shoal.layout import ObservationLayout
 from shoal.moments import Moments
 from shoal.ranges import Ranges
-from shoal.trajectory import Episode
 
 PUBLISH_INTERVAL: Final = 16
 """Updates between two policies when nothing else is asked for."""

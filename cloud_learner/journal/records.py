@@ -24,7 +24,7 @@ class Entry:
 
     key: ChunkKey
     disposition: Disposition
-    body: bytes = b""
+    body: bytes | memoryview = b""
     policy_version: int = 0
     transitions: int = 0
     episodes: int = 0

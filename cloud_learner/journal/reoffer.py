@@ -14,9 +14,10 @@ from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted
 from cloud_learner.training.stats import RETURN_WINDOW
 from cloud_learner.uplink.admission import Standard, Verdict, decide, reject
+from shoal.episodes import Episode
 from shoal.errors import WireError
 from shoal.logs import get_logger
-from shoal.trajectory import Chunk, Episode, decode_chunk
+from shoal.trajectory import Chunk, decode_chunk
 
 MAX_CHUNKS_LOOKED_AT: Final = 1024
 """How far back the last episodes are looked for, so that a restart stays quick."""
@@ -111,7 +112,7 @@ def last_episodes(journal: Journal) -> tuple[Episode, ...]:
     for looked_at, record in enumerate(journal.newest_first(), start=1):
         chunk = _read(record)
         if chunk is not None:
-            found.extend(reversed(chunk.episodes))
+            found.extend(chunk.episodes[::-1])
         if len(found) >= RETURN_WINDOW or looked_at == MAX_CHUNKS_LOOKED_AT:
             break
     return tuple(reversed(found[:RETURN_WINDOW]))

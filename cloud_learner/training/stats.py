@@ -6,12 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.trajectory import Chunk, Episode
+from shoal.episodes import Episode
+from shoal.trajectory import Chunk
 from shoal.v1 import fleet_pb2 as pb
 
 RETURN_WINDOW: Final = 100
@@ -47,7 +49,8 @@ class TrainingStats:
         self._env_steps = before.env_steps
         self._episodes = before.episodes
         self._bytes_up = before.bytes_up
-        self._window: deque[Episode] = deque(maxlen=RETURN_WINDOW)
+        self._last: deque[Sequence[Episode]] = deque()  # of each chunk, the oldest first
+        self._last_count = 0
         self._lags: deque[int] = deque(maxlen=LAG_WINDOW)
         self._rate: deque[tuple[float, int]] = deque([(self._started_s, self._env_steps)])
         self._values: Mapping[str, float] = {}
@@ -76,17 +79,17 @@ class TrainingStats:
     @property
     def return_mean(self) -> float:
         """Mean return of the last episodes; NaN before the first."""
-        return _mean([episode.total_return for episode in self._window])
+        return _mean([episode.total_return for episode in self.window])
 
     @property
     def length_mean(self) -> float:
         """Mean length of the last episodes, in environment steps; NaN before the first."""
-        return _mean([float(episode.length) for episode in self._window])
+        return _mean([float(episode.length) for episode in self.window])
 
     @property
     def window(self) -> tuple[Episode, ...]:
         """The last episodes, oldest first."""
-        return tuple(self._window)
+        return tuple(chain(*self._last))[-RETURN_WINDOW:]
 
     def note_bytes(self, count: int) -> None:
         """Counts trajectory payload bytes received."""
@@ -100,7 +103,7 @@ class TrainingStats:
         """Counts experience, of a chunk or of what a device only tells about its own."""
         self._env_steps += transitions
         self._episodes += len(episodes)
-        self._window.extend(episodes)
+        self._keep_last(episodes)
         now_s = self._clock()
         self._rate.append((now_s, self._env_steps))
         while len(self._rate) > 2 and now_s - self._rate[1][0] > RATE_WINDOW_S:  # noqa: PLR2004 - ends
@@ -108,8 +111,17 @@ class TrainingStats:
 
     def restore_window(self, episodes: tuple[Episode, ...]) -> None:
         """Puts back the last episodes of an earlier run, oldest first."""
-        self._window.clear()
-        self._window.extend(episodes)
+        self._last.clear()
+        self._last_count = 0
+        self._keep_last(episodes)
+
+    def _keep_last(self, episodes: Sequence[Episode]) -> None:
+        """Keeps what the window needs; single episodes are made when somebody looks."""
+        if episodes:
+            self._last.append(episodes)
+            self._last_count += len(episodes)
+        while self._last and self._last_count - len(self._last[0]) >= RETURN_WINDOW:
+            self._last_count -= len(self._last.popleft())
 
     def note_step(
         self, values: Mapping[str, float], *, updates: int, lags: NDArray[np.int64]
@@ -167,7 +179,7 @@ class TrainingStats:
             env_steps=self._env_steps,
             episodes=self._episodes,
             return_mean=self.return_mean,
-            return_window=len(self._window),
+            return_window=len(self.window),
             length_mean=self.length_mean,
             updates=self._updates,
             policy_version=self._version,

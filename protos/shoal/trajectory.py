@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal import zstd
+from shoal.episodes import Episode, Episodes, check_episodes, episodes_of, read_episodes
 from shoal.errors import LimitExceeded, WireError
 from shoal.noise import RUN_ID_BYTES
 from shoal.tensors import Array, encode_tensor, read_tensor
 from shoal.v1 import trajectory_pb2 as pb
-from shoal.wire import frame, take_fields, unframe
+from shoal.wire import frame_around, take_fields, unframe_fields
 
 MAX_ENVELOPE_BYTES = 1024 * 1024  # a broker's usual limit; 96 KiB is what chunks should aim for
 MAX_BODY_BYTES = 64 * 1024 * 1024  # a chunk once decompressed
 DIGEST_BYTES = 32
 _ZSTD_LEVEL = 1
-_TOO_LONG: Final = 1 << 62
 _OPTIONAL: Final = ("initial_state", "priorities")
-
-
-class Episode(NamedTuple):
-    """An episode that ended in a chunk. A tuple, since a learner makes thousands a second.
-
-    Attributes:
-        env: Index of the environment on the device.
-        step: Index in the chunk of the episode's last step.
-        total_return: Sum of raw rewards over the whole episode.
-        length: Environment steps over the whole episode.
-    """
-
-    env: int
-    step: int
-    total_return: float
-    length: int
 
 
 _COLUMNS: Final = {
@@ -49,9 +31,8 @@ _COLUMNS: Final = {
 }
 """The numbers of the tensors of a chunk, by name."""
 _COLUMN_NUMBERS: Final = frozenset(_COLUMNS.values())
-# No Python code for each: a short episode ends a hundred times in a large chunk.
-_episode_fields: Final = attrgetter(*Episode._fields)
-_episode: Final = partial(tuple.__new__, Episode)
+_MAY_LACK: Final = (*_OPTIONAL, "episode_returns", "episode_lengths")
+_BODY: Final = pb.TrajectoryEnvelope.BODY_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +74,7 @@ class Chunk:
     truncated: NDArray[np.bool_]
     final_index: NDArray[np.int32]
     final_observations: Array
-    episodes: tuple[Episode, ...]
+    episodes: Sequence[Episode]
     initial_state: NDArray[np.float32] | None = None
     priorities: NDArray[np.float32] | None = None
 
@@ -128,17 +109,22 @@ class Envelope:
 
     Attributes:
         key: Who made it, and its number.
-        body: What `encode_chunk` gave.
+        body: What `encode_chunk` gave; of a message that was read, a view into it.
         oldest_seq: Nothing of this run below it will be sent again.
     """
 
     key: ChunkKey
-    body: bytes
+    body: bytes | memoryview
     oldest_seq: int
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    """Serializes and compresses a chunk: the body of an envelope."""
+    """Serializes and compresses a chunk: the body of an envelope.
+
+    Raises:
+        WireError: Its episodes are not those that ended at `final_index`.
+    """
+    episodes = episodes_of(chunk.episodes, chunk.final_index, chunk.rewards)
     message = pb.TrajectoryChunk(
         spec_fingerprint=chunk.spec_fingerprint,
         policy_version=chunk.policy_version,
@@ -152,10 +138,8 @@ def encode_chunk(chunk: Chunk) -> bytes:
         truncated=encode_tensor("", chunk.truncated),
         final_index=encode_tensor("", chunk.final_index),
         final_observations=encode_tensor("", chunk.final_observations),
-        episodes=[
-            pb.Episode(env=e.env, step=e.step, total_return=e.total_return, length=e.length)
-            for e in chunk.episodes
-        ],
+        episode_returns=encode_tensor("", episodes.returns),
+        episode_lengths=encode_tensor("", episodes.lengths),
     )
     for name in _OPTIONAL:
         if (array := getattr(chunk, name)) is not None:
@@ -164,7 +148,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
     return zstd.compress(raw, level=_ZSTD_LEVEL, checksum=True)
 
 
-def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
+def decode_chunk(body: bytes | memoryview, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
     """Reads what `encode_chunk` wrote; arrays are read-only.
 
     Raises:
@@ -176,19 +160,27 @@ def decode_chunk(body: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
     )
     if len(message.policy_digest) != DIGEST_BYTES or len(message.spec_fingerprint) != DIGEST_BYTES:
         raise WireError(f"chunk: digests must be {DIGEST_BYTES} bytes")
+    arrays = {
+        name: read_tensor(columns.get(number, b""))
+        for name, number in _COLUMNS.items()
+        if number in columns or name not in _MAY_LACK
+    }
+    episodes = read_episodes(
+        message.episodes,
+        ends=arrays["final_index"],
+        rewards=arrays["rewards"],
+        returns=arrays.pop("episode_returns", None),
+        lengths=arrays.pop("episode_lengths", None),
+    )
     chunk = Chunk(
         spec_fingerprint=message.spec_fingerprint,
         policy_version=message.policy_version,
         policy_digest=message.policy_digest,
         first_step=message.first_step,
-        episodes=tuple(map(_episode, map(_episode_fields, message.episodes))),
-        **{
-            name: read_tensor(columns.get(number, b""))
-            for name, number in _COLUMNS.items()
-            if number in columns or name not in _OPTIONAL
-        },
+        episodes=episodes,
+        **arrays,
     )
-    _check_columns(chunk)
+    _check_columns(chunk, episodes)
     return chunk
 
 
@@ -198,16 +190,17 @@ def encode_envelope(envelope: Envelope) -> bytes:
     Raises:
         LimitExceeded: It is larger than `MAX_ENVELOPE_BYTES`.
     """
-    data = frame(
+    data = frame_around(
         pb.TrajectoryEnvelope(
             device_id=envelope.key.device_id,
             run_id=envelope.key.run_id,
             seq=envelope.key.seq,
             codec=pb.CODEC_ZSTD,
             raw_bytes=_content_size(envelope.body),
-            body=envelope.body,
-            oldest_seq=envelope.oldest_seq,
-        )
+        ),
+        _BODY,
+        envelope.body,
+        pb.TrajectoryEnvelope(oldest_seq=envelope.oldest_seq),
     )
     if len(data) > MAX_ENVELOPE_BYTES:
         raise LimitExceeded(
@@ -222,7 +215,9 @@ def decode_envelope(data: bytes) -> Envelope:
     Raises:
         WireError: The frame, the codec or the key is wrong.
     """
-    message = unframe(pb.TrajectoryEnvelope, data, max_bytes=MAX_ENVELOPE_BYTES)
+    message, found = unframe_fields(
+        pb.TrajectoryEnvelope, data, (_BODY,), max_bytes=MAX_ENVELOPE_BYTES
+    )
     if message.codec != pb.CODEC_ZSTD:
         raise WireError(f"chunk: unknown codec {message.codec}; update this program")
     if len(message.run_id) != RUN_ID_BYTES:
@@ -230,10 +225,10 @@ def decode_envelope(data: bytes) -> Envelope:
     if max(message.seq, message.oldest_seq) >= 1 << 62 or message.oldest_seq > message.seq:
         raise WireError(f"chunk: seq {message.seq}, oldest_seq {message.oldest_seq}")
     key = ChunkKey(message.device_id, message.run_id, message.seq)
-    return Envelope(key=key, body=message.body, oldest_seq=message.oldest_seq)
+    return Envelope(key=key, body=found.get(_BODY, b""), oldest_seq=message.oldest_seq)
 
 
-def _check_columns(chunk: Chunk) -> None:
+def _check_columns(chunk: Chunk, episodes: Episodes) -> None:
     wanted = {
         "log_probs": (chunk.log_probs, "f4"),
         "rewards": (chunk.rewards, "f4"),
@@ -260,7 +255,7 @@ def _check_columns(chunk: Chunk) -> None:
     _check_state(chunk)
     if chunk.first_step >= 1 << 62 or chunk.policy_version >= 1 << 62:
         raise WireError("chunk: a counter is out of range")
-    _check_ends(chunk)
+    _check_ends(chunk, episodes)
 
 
 def _check_state(chunk: Chunk) -> None:
@@ -271,7 +266,7 @@ def _check_state(chunk: Chunk) -> None:
         raise WireError(f"chunk: initial_state must be [N, S] with N = {chunk.envs}, S > 0")
 
 
-def _check_ends(chunk: Chunk) -> None:
+def _check_ends(chunk: Chunk, episodes: Episodes) -> None:
     ends = np.flatnonzero(chunk.terminated | chunk.truncated)
     if chunk.final_index.ndim != 1 or not np.array_equal(ends, chunk.final_index):
         raise WireError("chunk: final_index must name each end of an episode, in order")
@@ -279,17 +274,10 @@ def _check_ends(chunk: Chunk) -> None:
         raise WireError("chunk: there must be one final observation for each end of an episode")
     if chunk.final_observations.shape[1:] != chunk.observations.shape[2:]:
         raise WireError("chunk: final observations must be shaped like observations")
-    envs = chunk.envs
-    if [step * envs + env for env, step, _, _ in chunk.episodes] != ends.tolist():
-        raise WireError("chunk: there must be one episode for each end, in order")
-    for env, _, total_return, length in chunk.episodes:
-        if env >= envs:
-            raise WireError(f"chunk: episode of environment {env} of {envs}")
-        if not math.isfinite(total_return) or not 1 <= length < _TOO_LONG:
-            raise WireError("chunk: an episode's return or length is out of range")
+    check_episodes(episodes, len(ends))
 
 
-def _content_size(body: bytes) -> int:
+def _content_size(body: bytes | memoryview) -> int:
     try:
         size = zstd.content_size(body)
     except zstd.ZstdError as error:
@@ -301,7 +289,7 @@ def _content_size(body: bytes) -> int:
     return size
 
 
-def _decompress(body: bytes, max_bytes: int) -> bytes:
+def _decompress(body: bytes | memoryview, max_bytes: int) -> bytes:
     size = _content_size(body)
     if size > max_bytes:
         raise LimitExceeded(f"chunk: {size} bytes once decompressed, the limit is {max_bytes}")

@@ -35,6 +35,27 @@ def frame(message: Message) -> bytes:
     return _HEADER.pack(MAGIC, MAJOR_VERSION, zlib.crc32(payload)) + payload
 
 
+def frame_around(before: Message, number: int, data: bytes | memoryview, after: Message) -> bytes:
+    """The frame of a message with one large field, which is copied once rather than four times.
+
+    Args:
+        before: The message with the fields of lower numbers alone.
+        number: Of the field of bytes; `data` is not empty.
+        data: What is in it.
+        after: The message with the fields of higher numbers alone.
+    """
+    parts = (
+        before.SerializeToString(deterministic=True) + _number(number << 3 | _BYTES),
+        _number(len(data)),
+        data,
+        after.SerializeToString(deterministic=True),
+    )
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((_HEADER.pack(MAGIC, MAJOR_VERSION, checksum), *parts))
+
+
 def unframe(cls: type[M], data: bytes, *, max_bytes: int = MAX_CONTROL_BYTES) -> M:
     """Reads a frame.
 
@@ -48,25 +69,42 @@ def unframe(cls: type[M], data: bytes, *, max_bytes: int = MAX_CONTROL_BYTES) ->
         UnsupportedVersion: The major version is not ours.
         WireError: Anything else is wrong with the bytes.
     """
+    return parse(cls, bytes(_payload(cls.DESCRIPTOR.name, data, max_bytes)))
+
+
+def unframe_fields(
+    cls: type[M], data: bytes, numbers: Collection[int], *, max_bytes: int
+) -> tuple[M, dict[int, memoryview]]:
+    """Reads a frame but for some fields, whose bytes stay where they are: see `take_fields`.
+
+    Raises:
+        LimitExceeded: As `unframe`, or as `take_fields`.
+        UnsupportedVersion: The major version is not ours.
+        WireError: Anything else is wrong with the bytes.
+    """
+    return take_fields(cls, _payload(cls.DESCRIPTOR.name, data, max_bytes), numbers)
+
+
+def _payload(name: str, data: bytes, max_bytes: int) -> memoryview:
+    """What is in a frame that is whole."""
     if len(data) > max_bytes:
         raise LimitExceeded(
-            f"{cls.DESCRIPTOR.name}: {len(data)} bytes, the limit is {max_bytes}; "
-            "send smaller messages"
+            f"{name}: {len(data)} bytes, the limit is {max_bytes}; send smaller messages"
         )
     if len(data) < HEADER_BYTES:
-        raise WireError(f"{cls.DESCRIPTOR.name}: {len(data)} bytes are too few for a frame")
+        raise WireError(f"{name}: {len(data)} bytes are too few for a frame")
     magic, version, checksum = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise WireError(f"{cls.DESCRIPTOR.name}: not a Shoal frame (it starts with {magic!r})")
+        raise WireError(f"{name}: not a Shoal frame (it starts with {magic!r})")
     if version != MAJOR_VERSION:
         raise UnsupportedVersion(
-            f"{cls.DESCRIPTOR.name}: wire version {version}, this program speaks {MAJOR_VERSION}; "
+            f"{name}: wire version {version}, this program speaks {MAJOR_VERSION}; "
             "update the older side"
         )
     payload = memoryview(data)[HEADER_BYTES:]
     if zlib.crc32(payload) != checksum:
-        raise WireError(f"{cls.DESCRIPTOR.name}: the checksum does not match; bytes were damaged")
-    return parse(cls, bytes(payload))
+        raise WireError(f"{name}: the checksum does not match; bytes were damaged")
+    return payload
 
 
 def parse(cls: type[M], payload: bytes) -> M:
@@ -173,6 +211,16 @@ def _after_record(name: str, payload: bytes | memoryview, at: int) -> int:
             return at + 4
         case kind:
             raise WireError(f"{name}: cannot be parsed (wire type {kind})")
+
+
+def _number(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    written = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - seven bits to the byte
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
 
 
 def _varint(name: str, payload: bytes | memoryview, at: int) -> tuple[int, int]:

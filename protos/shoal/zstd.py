@@ -54,24 +54,35 @@ def compress_noise(raw: bytes) -> bytes:
     return _zstd.compress(raw, options=_NOISE)
 
 
-def content_size(frame: bytes) -> int | None:
+def decompressor(*, window_log: int) -> _zstd.ZstdDecompressor:
+    """Of one frame, in pieces: `decompress(data, max_length)`, `needs_input`, `eof`, `unused_data`.
+
+    Args:
+        window_log: It takes no frame with a larger window than 2 to this many bytes.
+    """
+    return _zstd.ZstdDecompressor(options={_zstd.DecompressionParameter.window_log_max: window_log})
+
+
+def content_size(frame: bytes | memoryview) -> int | None:
     """How many bytes it says that it holds; None where it doesn't say. Nothing is decompressed.
 
     Raises:
         ZstdError: It is not a frame.
     """
-    if not frame.startswith(_MAGIC):  # zstd would take one that is to be skipped for an empty one
+    if (
+        bytes(frame[: len(_MAGIC)]) != _MAGIC
+    ):  # zstd would take one that is to be skipped for an empty one
         raise ZstdError("it does not begin like one")
     size: int | None = _zstd.get_frame_info(frame).decompressed_size
     return size
 
 
-def has_checksum(frame: bytes) -> bool:
+def has_checksum(frame: bytes | memoryview) -> bool:
     """Whether a frame, whose size was read, ends with a checksum of what it holds."""
     return bool(frame[len(_MAGIC)] & _CHECKSUM_FLAG)
 
 
-def decompress(frame: bytes, size: int) -> bytes:
+def decompress(frame: bytes | memoryview, size: int) -> bytes:
     """What a frame holds: `size` bytes, and not one more is written.
 
     Args:

@@ -21,11 +21,12 @@ from edge_agent.env import make_env
 from edge_agent.events import Events
 from edge_agent.spool import Spool
 from edge_agent.uplink import Uplink
+from shoal.episodes import Episode
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES
 from shoal.services import in_thread, run_services
 from shoal.topics import Topics
-from shoal.trajectory import Chunk, Episode, encode_chunk
+from shoal.trajectory import Chunk, encode_chunk
 
 
 def load(weights: Path) -> nn.Sequential:

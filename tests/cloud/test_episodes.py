@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloud_learner.journal.episodes import EpisodeJoiner, WholeEpisode
-from shoal.trajectory import Chunk, Episode
+from shoal.episodes import Episode
+from shoal.trajectory import Chunk
 
 FINGERPRINT = bytes(32)
 

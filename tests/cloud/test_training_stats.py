@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import cartpole_spec, make_chunk
 
 from cloud_learner.training.stats import STALENESS_VERSIONS, Progress, TrainingStats
-from shoal.trajectory import Episode
+from shoal.episodes import Episode
 
 CHUNK = make_chunk(cartpole_spec())
 

@@ -12,8 +12,9 @@ from strategies import RUN_ID, cartpole_spec, make_chunk
 
 from cloud_learner.training.experience import Admitted, Transitions
 from cloud_learner.training.transition_ring import TransitionRing
+from shoal.episodes import Episode
 from shoal.tensors import Array
-from shoal.trajectory import Chunk, ChunkKey, Episode
+from shoal.trajectory import Chunk, ChunkKey
 
 SPEC = cartpole_spec()
 GAMMA = 0.9

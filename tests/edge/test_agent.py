@@ -69,6 +69,7 @@ def install(directory: Path, pki: FleetPki, port: int) -> Installation:
     who = identity(pki, DEVICE)
     with make_env(EnvConfig("CartPole-v1")) as envs:
         spec: EnvSpec = envs.spec
+    assert pki._policy_key is not None
     publisher = Publisher(fleet=FLEET, spec=spec, key=pki._policy_key)
     published = publisher.publish(1)
     with PolicyStore(

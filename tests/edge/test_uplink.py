@@ -163,7 +163,7 @@ async def test_discards_only_after_the_learner_acknowledged(broker: Broker, tmp_
         assert sorted((c.key.device_id, c.key.run_id, c.key.seq) for c in chunks) == [
             (DEVICE, _run(1), n) for n in range(3)
         ]
-        assert sorted(c.body for c in chunks) == sorted(_body(n) for n in range(3))
+        assert sorted(bytes(c.body) for c in chunks) == sorted(_body(n) for n in range(3))
         assert spooled(it.spool) == 3
         learner.ack(_run(1), Ranges.of([0, 2]))
         await it.until(lambda: spooled(it.spool) == 1)

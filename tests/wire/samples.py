@@ -512,6 +512,7 @@ def _bytes() -> dict[str, bytes]:
     return {
         "TrajectoryEnvelope": encode_envelope(make_envelope(chunk)),
         "TrajectoryChunk": chunk,
+        "TrajectoryChunk.2": chunk,  # episodes as columns
         "TrajectoryChunk.memory": _chunk_of_a_policy_with_memory(),
         "PolicyManifest": manifest,
         "PolicyManifest.2": _manifest_that_asks_for_more(),

@@ -21,6 +21,7 @@ from strategies import (
 )
 
 from shoal import zstd
+from shoal.episodes import Episode
 from shoal.errors import ChunkRejected, LimitExceeded, WireError
 from shoal.spaces import Box, Discrete, EnvSpec, MultiDiscrete, Tuple
 from shoal.trajectory import (
@@ -28,7 +29,6 @@ from shoal.trajectory import (
     Chunk,
     ChunkKey,
     Envelope,
-    Episode,
     decode_chunk,
     decode_envelope,
     encode_chunk,

@@ -7,16 +7,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
+from shoal import zstd
+
 READ_BYTES = 1 << 20
 """How much of a file is read, and of xz and gzip unpacked, at a time."""
 
 _XZ_MEMORY_BYTES = 1 << 30
-_ZSTD_WINDOW_BYTES = 1 << 29
-_ZSTD_BITE_BYTES = 1024
+_ZSTD_WINDOW_LOG = 29  # 512 MiB
 
 
 class Decompressor(Protocol):
-    """What `lzma`, `zlib` and `zstandard` are brought to here: bounded output."""
+    """What `lzma`, `zlib` and `zstd` are brought to here: bounded output."""
 
     @property
     def finished(self) -> bool:
@@ -126,37 +127,29 @@ class Gzip:
 
 
 class Zstd:
-    """One frame of zstd, whose library bounds what it takes and not what it gives."""
+    """One frame of zstd."""
 
     def __init__(self) -> None:
-        import zstandard
-
-        self._error = zstandard.ZstdError
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-        self._decompressor = decompressor.decompressobj(write_size=READ_BYTES)
-        self._waiting = b""
+        self._decompressor = zstd.decompressor(window_log=_ZSTD_WINDOW_LOG)
 
     @property
     def finished(self) -> bool:
         """Whether the member came to its end."""
-        return self._decompressor.eof
+        return bool(self._decompressor.eof)
 
     @property
     def hungry(self) -> bool:
         """Whether it needs more of the file to say more."""
-        return not self._waiting
+        return bool(self._decompressor.needs_input)
 
     @property
     def rest(self) -> bytes:
         """What followed the end of the member."""
-        return self._decompressor.unused_data + self._waiting
+        return bytes(self._decompressor.unused_data)
 
     def feed(self, data: bytes) -> bytes:
         """A bounded piece of the image."""
-        # A block of zstd makes 128 KiB at most of 4 bytes at least: small bites bound the output.
-        self._waiting += data
-        bite, self._waiting = self._waiting[:_ZSTD_BITE_BYTES], self._waiting[_ZSTD_BITE_BYTES:]
         try:
-            return self._decompressor.decompress(bite)
-        except self._error as error:
+            return bytes(self._decompressor.decompress(data, READ_BYTES))
+        except zstd.ZstdError as error:
             raise EOFError(str(error)) from error

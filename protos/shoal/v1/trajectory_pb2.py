@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from shoal.v1 import tensor_pb2 as shoal_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19shoal/v1/trajectory.proto\x12\x08shoal.v1\x1a\x15shoal/v1/tensor.proto\"J\n\x07\x45pisode\x12\x0b\n\x03\x65nv\x18\x01 \x01(\r\x12\x0c\n\x04step\x18\x02 \x01(\r\x12\x14\n\x0ctotal_return\x18\x03 \x01(\x01\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\x95\x04\n\x0fTrajectoryChunk\x12\x18\n\x10spec_fingerprint\x18\x01 \x01(\x0c\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x15\n\rpolicy_digest\x18\x03 \x01(\x0c\x12\x12\n\nfirst_step\x18\x04 \x01(\x04\x12&\n\x0cobservations\x18\x05 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12!\n\x07\x61\x63tions\x18\x06 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12#\n\tlog_probs\x18\x07 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12!\n\x07rewards\x18\x08 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12$\n\nterminated\x18\t \x01(\x0b\x32\x10.shoal.v1.Tensor\x12#\n\ttruncated\x18\n \x01(\x0b\x32\x10.shoal.v1.Tensor\x12%\n\x0b\x66inal_index\x18\x0b \x01(\x0b\x32\x10.shoal.v1.Tensor\x12,\n\x12\x66inal_observations\x18\x0c \x01(\x0b\x32\x10.shoal.v1.Tensor\x12#\n\x08\x65pisodes\x18\r \x03(\x0b\x32\x11.shoal.v1.Episode\x12\'\n\rinitial_state\x18\x0e \x01(\x0b\x32\x10.shoal.v1.Tensor\x12$\n\npriorities\x18\x0f \x01(\x0b\x32\x10.shoal.v1.Tensor\"\x99\x01\n\x12TrajectoryEnvelope\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x1e\n\x05\x63odec\x18\x04 \x01(\x0e\x32\x0f.shoal.v1.Codec\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04\x62ody\x18\x06 \x01(\x0c\x12\x12\n\noldest_seq\x18\x07 \x01(\x04*.\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12\x0e\n\nCODEC_ZSTD\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19shoal/v1/trajectory.proto\x12\x08shoal.v1\x1a\x15shoal/v1/tensor.proto\"J\n\x07\x45pisode\x12\x0b\n\x03\x65nv\x18\x01 \x01(\r\x12\x0c\n\x04step\x18\x02 \x01(\r\x12\x14\n\x0ctotal_return\x18\x03 \x01(\x01\x12\x0e\n\x06length\x18\x04 \x01(\x04\"\xeb\x04\n\x0fTrajectoryChunk\x12\x18\n\x10spec_fingerprint\x18\x01 \x01(\x0c\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x15\n\rpolicy_digest\x18\x03 \x01(\x0c\x12\x12\n\nfirst_step\x18\x04 \x01(\x04\x12&\n\x0cobservations\x18\x05 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12!\n\x07\x61\x63tions\x18\x06 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12#\n\tlog_probs\x18\x07 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12!\n\x07rewards\x18\x08 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12$\n\nterminated\x18\t \x01(\x0b\x32\x10.shoal.v1.Tensor\x12#\n\ttruncated\x18\n \x01(\x0b\x32\x10.shoal.v1.Tensor\x12%\n\x0b\x66inal_index\x18\x0b \x01(\x0b\x32\x10.shoal.v1.Tensor\x12,\n\x12\x66inal_observations\x18\x0c \x01(\x0b\x32\x10.shoal.v1.Tensor\x12#\n\x08\x65pisodes\x18\r \x03(\x0b\x32\x11.shoal.v1.Episode\x12\'\n\rinitial_state\x18\x0e \x01(\x0b\x32\x10.shoal.v1.Tensor\x12$\n\npriorities\x18\x0f \x01(\x0b\x32\x10.shoal.v1.Tensor\x12)\n\x0f\x65pisode_returns\x18\x10 \x01(\x0b\x32\x10.shoal.v1.Tensor\x12)\n\x0f\x65pisode_lengths\x18\x11 \x01(\x0b\x32\x10.shoal.v1.Tensor\"\x99\x01\n\x12TrajectoryEnvelope\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x1e\n\x05\x63odec\x18\x04 \x01(\x0e\x32\x0f.shoal.v1.Codec\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04\x62ody\x18\x06 \x01(\x0c\x12\x12\n\noldest_seq\x18\x07 \x01(\x04*.\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12\x0e\n\nCODEC_ZSTD\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.trajectory_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CODEC']._serialized_start=830
-  _globals['_CODEC']._serialized_end=876
+  _globals['_CODEC']._serialized_start=916
+  _globals['_CODEC']._serialized_end=962
   _globals['_EPISODE']._serialized_start=62
   _globals['_EPISODE']._serialized_end=136
   _globals['_TRAJECTORYCHUNK']._serialized_start=139
-  _globals['_TRAJECTORYCHUNK']._serialized_end=672
-  _globals['_TRAJECTORYENVELOPE']._serialized_start=675
-  _globals['_TRAJECTORYENVELOPE']._serialized_end=828
+  _globals['_TRAJECTORYCHUNK']._serialized_end=758
+  _globals['_TRAJECTORYENVELOPE']._serialized_start=761
+  _globals['_TRAJECTORYENVELOPE']._serialized_end=914
 # @@protoc_insertion_point(module_scope)

@@ -28,7 +28,7 @@ class Episode(_message.Message):
     def __init__(self, env: _Optional[int] = ..., step: _Optional[int] = ..., total_return: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
 
 class TrajectoryChunk(_message.Message):
-    __slots__ = ("spec_fingerprint", "policy_version", "policy_digest", "first_step", "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "final_index", "final_observations", "episodes", "initial_state", "priorities")
+    __slots__ = ("spec_fingerprint", "policy_version", "policy_digest", "first_step", "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "final_index", "final_observations", "episodes", "initial_state", "priorities", "episode_returns", "episode_lengths")
     SPEC_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     POLICY_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,8 @@ class TrajectoryChunk(_message.Message):
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     INITIAL_STATE_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_RETURNS_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     spec_fingerprint: bytes
     policy_version: int
     policy_digest: bytes
@@ -59,7 +61,9 @@ class TrajectoryChunk(_message.Message):
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
     initial_state: _tensor_pb2.Tensor
     priorities: _tensor_pb2.Tensor
-    def __init__(self, spec_fingerprint: _Optional[bytes] = ..., policy_version: _Optional[int] = ..., policy_digest: _Optional[bytes] = ..., first_step: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_probs: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., priorities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    episode_returns: _tensor_pb2.Tensor
+    episode_lengths: _tensor_pb2.Tensor
+    def __init__(self, spec_fingerprint: _Optional[bytes] = ..., policy_version: _Optional[int] = ..., policy_digest: _Optional[bytes] = ..., first_step: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_probs: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., priorities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episode_returns: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episode_lengths: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class TrajectoryEnvelope(_message.Message):
     __slots__ = ("device_id", "run_id", "seq", "codec", "raw_bytes", "body", "oldest_seq")
