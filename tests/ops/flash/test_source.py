@@ -27,7 +27,7 @@ def zipped(data: bytes, *names: str) -> bytes:
     return out.getvalue()
 
 
-def zstd(data: bytes) -> bytes:
+def framed(data: bytes) -> bytes:
     return zstd.compress(data, level=3)
 
 
@@ -35,7 +35,7 @@ PACKERS: dict[Compression, Callable[[bytes], bytes]] = {
     Compression.NONE: bytes,
     Compression.XZ: lzma.compress,
     Compression.GZIP: gzip.compress,
-    Compression.ZSTD: zstd,
+    Compression.ZSTD: framed,
     Compression.ZIP: zipped,
 }
 CONTENT = b"\x33\xc0" + bytes(CHUNK_BYTES) + b"end" * 500_000 + bytes(range(256)) * 999
