@@ -1,26 +1,21 @@
+"""A device that offers policies to its store."""
+
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import rover_spec
 
 from edge_agent import policy_files, policy_store
 from edge_agent.actor import Actor
-from edge_agent.policy_store import PolicyStore
-from shoal.errors import ConnectionFailed, PolicyRejected, ShoalError
-from shoal.policy import Golden, encode_bundle
-from shoal.spaces import Discrete, EnvSpec, Tuple, unbounded
+from shoal.errors import PolicyRejected
 
 if TYPE_CHECKING:
     from edge.conftest import Counting
@@ -29,40 +24,9 @@ if TYPE_CHECKING:
     from edge_agent.env import Environments
 
     Make = Callable[..., Environments]
+from store_device import Device, accept, refuse, version_of
 
 WAIT_S = 30.0
-
-
-class Device:
-    """A device's state directory, and stores opened on it one after another."""
-
-    def __init__(self, directory: Path, publisher: Publisher) -> None:
-        self.directory = directory
-        self._publisher = publisher
-        self._stack = ExitStack()
-
-    def start(self, **changes: object) -> PolicyStore:
-        self.stop()
-        trust: dict[str, object] = {
-            "fleet": self._publisher.fleet,
-            "public_key": self._publisher.public_key,
-            "spec": self._publisher.spec,
-            **changes,
-        }
-        return self._stack.enter_context(
-            PolicyStore(self.directory, **trust)  # type: ignore[arg-type]
-        )
-
-    def stop(self) -> None:
-        self._stack.close()
-
-    @property
-    def bundles(self) -> list[Path]:
-        return sorted(self.directory.glob("*/*.bundle"))
-
-    def bundle(self, version: int) -> Path:
-        (path,) = self.directory.glob(f"*/{version:020d}-*.bundle")
-        return path
 
 
 @pytest.fixture
@@ -70,27 +34,6 @@ def device(tmp_path: Path, publisher: Publisher) -> Iterator[Device]:
     made = Device(tmp_path / "policies", publisher)
     yield made
     made.stop()
-
-
-def accept(store: PolicyStore, published: Published) -> None:
-    policy = store.offer(published.bundle, published.fetch)
-    assert store.current is policy
-    assert policy.version == published.manifest.version
-
-
-def refuse(store: PolicyStore, published: Published, reason: str) -> PolicyRejected:
-    current, before = store.current, store.rejections[reason]
-    with pytest.raises(PolicyRejected) as caught:
-        store.offer(published.bundle, published.fetch)
-    assert caught.value.reason == reason
-    assert "\n" not in str(caught.value)
-    assert store.current is current
-    assert store.rejections[reason] == before + 1
-    return caught.value
-
-
-def version_of(store: PolicyStore) -> int:
-    return 0 if store.current is None else store.current.version
 
 
 def no_fetch(digest: bytes) -> bytes:
@@ -264,323 +207,6 @@ def test_a_rollback_is_old_tensors_under_a_new_version(
     assert store.current.digest == first.manifest.digest
 
 
-def flip(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
-    array.view(np.uint32)[3] ^= 1
-
-
-def test_int8_layers_must_decide_alike_and_only_the_last_bits_of_what_follows_may_differ(
-    device: Device, publisher: Publisher
-) -> None:
-    golden = publisher.golden(publisher.policy(seed=1))
-    actions = golden.actions.copy()
-    actions[0] ^= 1
-    for changed in (
-        dataclasses.replace(golden, actions=actions),
-        dataclasses.replace(golden, log_probs=golden.log_probs + np.float32(5e-5)),
-        dataclasses.replace(golden, states=golden.noise, next_states=golden.noise),
-    ):
-        refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
-    log_probs = golden.log_probs.copy()
-    flip(log_probs)
-    changed = dataclasses.replace(golden, log_probs=log_probs)
-    accept(device.start(), publisher.publish(1, golden=changed))
-
-
-@pytest.mark.parametrize("precision", ["int8_fp32_head", "fp32"])
-def test_layers_in_fp32_may_round_differently_but_not_decide_differently(
-    precision: str, device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    golden = publisher.golden(publisher.policy(seed=1))
-    actions = golden.actions.copy()
-    actions[0] ^= 1
-    log_probs = golden.log_probs + np.float32(1e-2)
-    for changed in (
-        dataclasses.replace(golden, actions=actions),
-        dataclasses.replace(golden, log_probs=log_probs),
-        dataclasses.replace(golden, log_probs=np.full_like(log_probs, np.nan)),
-    ):
-        published = publisher.publish(1, golden=changed, precision=precision)
-        refuse(store, published, "self_test")
-    log_probs = golden.log_probs.copy()
-    flip(log_probs)
-    changed = dataclasses.replace(golden, log_probs=log_probs)
-    accept(store, publisher.publish(1, golden=changed, precision=precision))
-
-
-def test_golden_vectors_of_another_shape_or_dtype_fail_the_self_test(
-    device: Device, publisher: Publisher
-) -> None:
-    golden = publisher.golden(publisher.policy(seed=1))
-    for changed in (
-        dataclasses.replace(golden, observations=golden.observations[:, :3]),
-        dataclasses.replace(golden, observations=golden.observations.astype(np.float64)),
-        dataclasses.replace(golden, actions=golden.actions.astype(np.int32)),
-        dataclasses.replace(golden, actions=golden.actions[:, None]),
-    ):
-        refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
-
-
-def test_no_golden_vectors_prove_nothing(device: Device, publisher: Publisher) -> None:
-    golden = publisher.golden(publisher.policy(seed=1))
-    names = ("observations", "noise", "actions", "log_probs")
-    rows = {name: getattr(golden, name)[:0] for name in names}
-    refuse(device.start(), publisher.publish(1, golden=Golden(**rows)), "malformed")
-
-
-def test_weights_that_give_nan_fail_the_self_test_though_the_golden_vectors_agree(
-    device: Device, publisher: Publisher
-) -> None:
-    weights = publisher.weights()
-    weights.tensors["gain"] = np.asarray(np.float32(np.nan))
-    refuse(device.start(), publisher.publish(1, weights=weights), "self_test")
-
-
-def test_tensors_that_do_not_fit_the_graph_are_refused(
-    device: Device, publisher: Publisher
-) -> None:
-    right = publisher.weights()
-    golden = publisher.golden(publisher.policy())
-    wrong = dataclasses.replace(right, tensors={**right.tensors, "more": np.zeros(4, np.int8)})
-    refuse(device.start(), publisher.publish(1, weights=wrong, golden=golden), "graph")
-
-
-def test_a_graph_for_other_arrays_than_the_spaces_is_refused(
-    device: Device, publisher: Publisher, make_publisher: type[Publisher]
-) -> None:
-    store = device.start()
-    for spec in (
-        EnvSpec("wider", unbounded((5,)), Discrete(2)),
-        EnvSpec("double", unbounded((4,), np.float64), Discrete(2)),
-        EnvSpec("more", unbounded((4,)), Discrete(3)),
-        EnvSpec("box", unbounded((4,)), unbounded((2,))),
-    ):
-        liar = make_publisher(spec=spec, key=publisher.key)
-        published = liar.publish(1, spec_fingerprint=publisher.spec.fingerprint)
-        refuse(store, published, "graph")
-
-
-@pytest.mark.parametrize("memory", [0, 3])
-def test_a_policy_for_nested_spaces_proves_itself_on_packed_golden_vectors(
-    memory: int, tmp_path: Path, make_publisher: type[Publisher]
-) -> None:
-    rover = make_publisher(spec=rover_spec(), memory=memory)
-    device = Device(tmp_path / "policies", rover)
-    accept(device.start(), rover.publish(1))
-    golden = rover.golden(rover.policy(version=2, seed=2))
-    observations = golden.observations.copy()
-    observations[0, :24] = 0  # the arm's three numbers
-    refuse(
-        device.start(),
-        rover.publish(2, golden=dataclasses.replace(golden, observations=observations)),
-        "self_test",
-    )
-    accept(device.start(), rover.publish(3))
-    device.stop()
-
-
-def test_a_policy_with_memory_must_remember_here_what_it_remembered_there(
-    tmp_path: Path, make_publisher: type[Publisher]
-) -> None:
-    publisher = make_publisher(memory=2)
-    device = Device(tmp_path / "policies", publisher)
-    golden = publisher.golden(publisher.policy(seed=1))
-    assert golden.states is not None
-    assert golden.next_states is not None
-    for changed in (
-        dataclasses.replace(golden, next_states=golden.next_states + np.float32(1e-4)),
-        dataclasses.replace(golden, states=golden.states[:, :1], next_states=golden.states[:, :1]),
-        dataclasses.replace(golden, states=None, next_states=None),
-    ):
-        refuse(device.start(), publisher.publish(1, golden=changed), "self_test")
-    accept(device.start(), publisher.publish(1, golden=golden))
-    device.stop()
-
-
-def test_a_policy_that_asks_for_td_errors_needs_one_discrete_action(
-    tmp_path: Path, make_publisher: type[Publisher]
-) -> None:
-    asks = {"priority_gamma": 0.5}
-    for spec, refused in (
-        (EnvSpec("one", unbounded((4,)), Discrete(3)), False),
-        (EnvSpec("box", unbounded((4,)), unbounded((2,))), True),
-        (EnvSpec("two", unbounded((4,)), Tuple((Discrete(3),))), True),
-    ):
-        publisher = make_publisher(spec=spec, changes=asks)
-        device = Device(tmp_path / spec.env_id, publisher)
-        if refused:
-            error = refuse(device.start(), publisher.publish(1), "graph")
-            assert "TD errors" in str(error)
-        else:
-            accept(device.start(), publisher.publish(1))
-        device.stop()
-
-
-def test_a_failed_fetch_is_no_rejection_and_the_next_offer_succeeds(
-    device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    published = publisher.publish(1)
-
-    def unreachable(digest: bytes) -> bytes:
-        raise ConnectionFailed("parameter server unreachable")
-
-    with pytest.raises(ConnectionFailed):
-        store.offer(published.bundle, unreachable)
-    assert not store.rejections
-    accept(store, published)
-
-
-def test_a_restarted_device_acts_at_once_with_the_policy_it_had(
-    device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    accept(store, publisher.publish(1))
-    accept(store, publisher.publish(2))
-    before = store.current
-    store = device.start()
-    assert before is not None
-    assert store.current is not None
-    assert store.current is not before
-    assert (store.current.version, store.current.digest) == (2, before.digest)
-    assert store.swaps == 0
-
-
-def test_only_the_current_policy_and_the_one_before_are_kept(
-    device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    for version in range(1, 6):
-        accept(store, publisher.publish(version))
-    assert [int(path.name[:20]) for path in device.bundles] == [4, 5]
-    assert len(list(device.directory.glob("*/graphs/*"))) == 1
-
-
-def test_policies_can_be_read_by_nobody_else(device: Device, publisher: Publisher) -> None:
-    accept(device.start(), publisher.publish(1))
-    paths = [path for path in device.directory.rglob("*") if path.is_file()]
-    assert len(paths) == 2
-    for path in paths:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
-def test_a_truncated_file_is_refused_and_the_previous_policy_used(
-    kept: float, device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    accept(store, publisher.publish(1))
-    newest = publisher.publish(2)
-    accept(store, newest)
-    path = device.bundle(2)
-    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
-    store = device.start()
-    assert version_of(store) == 1
-    assert sum(store.rejections.values()) == 1
-    # The damaged version still counts against a rollback, and may come whole again.
-    refuse(store, publisher.publish(2, weights=publisher.weights(seed=99)), "rollback")
-    accept(store, newest)
-    store = device.start()
-    assert version_of(store) == 2
-
-
-def test_a_flipped_bit_in_any_file_is_refused(device: Device, publisher: Publisher) -> None:
-    accept(device.start(), publisher.publish(1))
-    for path in [path for path in device.directory.rglob("*") if path.is_file()]:
-        whole = path.read_bytes()
-        flipped = bytearray(whole)
-        flipped[len(flipped) // 2] ^= 4
-        path.write_bytes(flipped)
-        store = device.start()
-        assert version_of(store) == 0
-        assert sum(store.rejections.values()) == 1
-        path.write_bytes(whole)
-    assert version_of(device.start()) == 1
-
-
-def test_a_damaged_graph_is_fetched_again(device: Device, publisher: Publisher) -> None:
-    accept(device.start(), publisher.publish(1))
-    (graph,) = device.directory.glob("*/graphs/*")
-    graph.write_bytes(b"")
-    store = device.start()
-    assert version_of(store) == 0
-    again = publisher.publish(2)
-    accept(store, again)
-    assert again.fetches == 1
-
-
-def test_a_file_that_was_renamed_to_a_newer_version_is_refused(
-    device: Device, publisher: Publisher
-) -> None:
-    accept(device.start(), publisher.publish(1))
-    path = device.bundle(1)
-    path.rename(path.with_name("0" * 19 + "9" + path.name[20:]))
-    store = device.start()
-    assert version_of(store) == 0
-    assert store.rejections["malformed"] == 1
-
-
-def test_a_power_cut_in_the_middle_of_writing_leaves_the_policy_before(
-    device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    accept(store, publisher.publish(1))
-    half = publisher.publish(2)
-    leftover = device.bundle(1).with_name("0123456789abcdef.tmp")
-    leftover.write_bytes(half.bundle[: len(half.bundle) // 2])
-    graph_leftover = leftover.parent / "graphs" / "00.tmp"
-    graph_leftover.write_bytes(b"half")
-    store = device.start()
-    assert version_of(store) == 1
-    assert not leftover.exists()
-    assert not graph_leftover.exists()
-    assert not store.rejections
-    accept(store, half)
-
-
-def test_a_power_cut_between_the_graph_and_the_bundle_costs_nothing(
-    device: Device, publisher: Publisher
-) -> None:
-    accept(device.start(), publisher.publish(1))
-    device.bundle(1).unlink()
-    store = device.start()
-    assert version_of(store) == 0
-    again = publisher.publish(1)
-    accept(store, again)
-    assert again.fetches == 0
-
-
-def test_a_disk_that_cannot_be_written_does_not_stop_a_policy_from_acting(
-    device: Device, publisher: Publisher
-) -> None:
-    store = device.start()
-    accept(store, publisher.publish(1))
-    shutil.rmtree(device.directory)
-    accept(store, publisher.publish(2))
-    refuse(store, publisher.publish(2, weights=publisher.weights(seed=9)), "rollback")
-
-
-def test_another_fleet_or_key_begins_with_nothing_and_counts_its_own_versions(
-    device: Device, publisher: Publisher, make_publisher: type[Publisher]
-) -> None:
-    accept(device.start(), publisher.publish(50))
-    for other in (make_publisher(fleet="lake", key=publisher.key), make_publisher()):
-        store = device.start(fleet=other.fleet, public_key=other.public_key)
-        assert version_of(store) == 0
-        accept(store, other.publish(1))
-    store = device.start()
-    assert version_of(store) == 50
-
-
-def test_other_spaces_after_a_restart_refuse_the_stored_policy(
-    device: Device, publisher: Publisher
-) -> None:
-    accept(device.start(), publisher.publish(1))
-    store = device.start(spec=EnvSpec("other", unbounded((3,)), Discrete(2)))
-    assert version_of(store) == 0
-    assert store.rejections["fingerprint"] == 1
-
-
 def test_a_policy_that_failed_while_acting_gives_way_to_the_one_before_for_good(
     device: Device, publisher: Publisher
 ) -> None:
@@ -683,19 +309,3 @@ def test_offers_from_two_threads_leave_the_newest_current(
         thread.join(WAIT_S)
     assert version_of(store) == 8
     assert store.swaps + store.rejections["rollback"] == 8
-
-
-def test_a_bad_directory_or_key_says_what_to_check(tmp_path: Path, publisher: Publisher) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ShoalError, match="check state_dir"):
-        Device(tmp_path / "file", publisher).start()
-    with pytest.raises(ShoalError, match="policy key"):
-        Device(tmp_path / "policies", publisher).start(public_key=b"short")
-
-
-def test_the_bundle_on_disk_is_the_one_that_was_offered(
-    device: Device, publisher: Publisher
-) -> None:
-    published = publisher.publish(1)
-    accept(device.start(), published)
-    assert device.bundle(1).read_bytes() == encode_bundle(published.parts)
