@@ -9,8 +9,6 @@ Acknowledged chunks leave by the same thread. Counts live in the same transactio
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 import threading
 from collections import Counter, deque
@@ -23,6 +21,7 @@ from typing import Final, Self
 from edge_agent.events import Events
 from edge_agent.run_ledger import NOTHING, RunLedger
 from edge_agent.spool_file import SpooledChunk, SpoolFile, is_damaged, is_full, may_recover
+from edge_agent.spool_lock import spool_lock
 from shoal.errors import SpoolError
 from shoal.ranges import Ranges
 from shoal.v1 import device_pb2 as pb
@@ -84,7 +83,7 @@ class Spool:
         self._unreadable: Counter[tuple[bytes, int]] = Counter()
         self._listeners: tuple[Callable[[], object], ...] = ()
         self._writer = threading.Thread(target=self._write_forever, name="spool", daemon=True)
-        self._lock_fd = -1
+        self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Opens the file, or makes it, and takes what earlier runs left.
@@ -92,33 +91,18 @@ class Spool:
         Raises:
             SpoolError: another process uses it, or the directory cannot be written.
         """
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise SpoolError(
-                f"spool {self._path}: {error.strerror}; give the agent a state_dir it may write"
-            ) from error
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock_fd)
-            raise SpoolError(
-                f"another agent uses {self._path}: stop it, or give this one its own state_dir"
-            ) from error
-        try:
-            self._open()
-        except sqlite3.Error as error:
-            if not may_recover(error):
-                os.close(self._lock_fd)
-                raise SpoolError(
-                    f"spool {self._path}: {error}; give the agent a state_dir it may write"
-                ) from error
-            self._failed(error)
-        except SpoolError:
-            os.close(self._lock_fd)
-            raise
-        self._writer.start()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(spool_lock(self._path))
+            try:
+                self._open()
+            except sqlite3.Error as error:
+                if not may_recover(error):
+                    raise SpoolError(
+                        f"spool {self._path}: {error}; give the agent a state_dir it may write"
+                    ) from error
+                self._failed(error)
+            self._writer.start()
+            self._opened = stack.pop_all()
         return self
 
     def __exit__(
@@ -133,7 +117,7 @@ class Spool:
             self._lock.notify_all()
         self._writer.join()
         self._file.close()
-        os.close(self._lock_fd)
+        self._opened.close()
 
     @property
     def size_bytes(self) -> int:

@@ -1,3 +1,5 @@
+"""Policy logs of small policies."""
+
 from __future__ import annotations
 
 import json
@@ -8,76 +10,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from policy_logs import GRAPH, KEY, bundle_path, open_log, publish
 
-from cloud_learner.downlink.policy_log import MAX_IN_USE, PolicyLog
+from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from shoal.errors import PolicyLogError
-from shoal.policy import MAX_GRAPH_BYTES, Golden, decode_bundle, sha256
-from shoal.tensors import Array, decode_tensors
-
-KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-GRAPH = b"a weightless graph"
-FINGERPRINT = sha256(b"spaces")
-
-
-@dataclass(frozen=True)
-class SmallPolicy:
-    tensors: dict[str, Array]
-    golden: Golden
-    precision: str = "int8"
-    kl_quantization: float = 0.002
-    agreement: float = 0.996
-
-
-def policy(seed: int = 0) -> SmallPolicy:
-    golden = Golden(
-        observations=np.zeros((1, 4), np.float32),
-        noise=np.zeros((1, 2), np.float32),
-        actions=np.array([1]),
-        log_probs=np.array([-0.5], np.float32),
-    )
-    return SmallPolicy({"weight": np.full((2, 3), seed, np.int32)}, golden)
-
-
-def open_log(
-    directory: Path,
-    *,
-    keep: int = 64,
-    after_version: int = 0,
-    in_use: Callable[[], Collection[int]] = frozenset,
-) -> PolicyLog:
-    return PolicyLog(
-        directory,
-        KEY,
-        "reef",
-        keep=keep,
-        after_version=after_version,
-        in_use=in_use,
-        clock=lambda: 1_700_000.5,
-    )
-
-
-def publish(log: PolicyLog, updates: int, graph: bytes = GRAPH) -> Published:
-    return log.publish(policy(updates), graph=graph, updates=updates, spec_fingerprint=FINGERPRINT)
-
-
-def seed_of(published: Published) -> int:
-    tensors = decode_tensors(decode_bundle(published.bundle).tensors)
-    return int(tensors["weight"][0, 0])
-
-
-def bundle_path(directory: Path, version: int) -> Path:
-    return directory / "versions" / f"{version:08d}.bundle"
+from shoal.policy import MAX_GRAPH_BYTES, sha256
 
 
 @contextmanager
@@ -189,7 +135,7 @@ CRASHING_WRITER = """
 import json, os, shutil, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_policy_log import open_log, publish, seed_of
+from policy_logs import open_log, publish, seed_of
 base, directory, said = (Path({place!r}) / name for name in ("base", "log", "said"))
 MODULES = ("policy_log.py", "durable_file.py", "version_index.py")
 os.fsync = lambda descriptor: None  # a killed process loses nothing the kernel has: be quick
@@ -250,7 +196,7 @@ print(json.dumps([crashes, status]))
 
 def test_a_crash_at_any_line_loses_no_version_and_reuses_none(tmp_path: Path) -> None:
     """Kills the writer at each line of the log's code, while opening, publishing and pruning."""
-    script = CRASHING_WRITER.format(tests=str(Path(__file__).parent), place=str(tmp_path))
+    script = CRASHING_WRITER.format(tests=str(Path(__file__).parents[1]), place=str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -276,64 +222,6 @@ def test_a_full_disk_fails_the_publication_and_nothing_else(tmp_path: Path) -> N
         assert third.version == 3
     with open_log(tmp_path) as log:
         assert log.newest() == third
-
-
-def test_old_versions_are_pruned_and_the_newest_never_is(tmp_path: Path) -> None:
-    with open_log(tmp_path, keep=3) as log:
-        publish(log, 0, graph=b"an earlier graph")
-        for updates in range(16, 96, 16):
-            publish(log, updates)
-        assert [info.manifest.version for info in log.list()] == [6, 5, 4]
-        assert log.get(1) is None
-        assert log.updates_of(1) == 0
-        assert log.graph(sha256(b"an earlier graph")) is None
-    assert len(list((tmp_path / "versions").iterdir())) == 3
-    assert [path.stem for path in (tmp_path / "graphs").iterdir()] == [sha256(GRAPH).hex()]
-    with open_log(tmp_path, keep=1) as log:
-        assert (log.updates_of(2), log.updates_of(6)) == (16, 80)
-        assert publish(log, 96).version == 7
-        assert [info.manifest.version for info in log.list()] == [7]
-
-
-def test_the_graph_of_a_float_twin_is_served_and_kept_as_long_as_a_version_names_it(
-    tmp_path: Path,
-) -> None:
-    float_graph = b"its float graph"
-    digest = sha256(float_graph)
-    with open_log(tmp_path, keep=2) as log:
-        twinned = log.publish(
-            policy(),
-            graph=GRAPH,
-            updates=1,
-            spec_fingerprint=FINGERPRINT,
-            float_graph=float_graph,
-        )
-        assert twinned.manifest.float_graph_digest == digest
-        assert log.graph(digest) == float_graph
-        publish(log, 2)
-    with open_log(tmp_path, keep=2) as log:
-        assert log.graph(digest) == float_graph
-        publish(log, 3)
-        assert log.graph(digest) is None
-    assert not (tmp_path / "graphs" / f"{digest.hex()}.onnx").exists()
-
-
-def test_a_version_is_whole_without_the_graph_of_its_float_twin(tmp_path: Path) -> None:
-    with open_log(tmp_path) as log:
-        made = log.publish(
-            policy(), graph=GRAPH, updates=1, spec_fingerprint=FINGERPRINT, float_graph=b"float"
-        )
-        (tmp_path / "graphs" / f"{sha256(b'float').hex()}.onnx").unlink()
-        assert log.newest() == made
-        assert log.graph(sha256(b"float")) is None
-        with pytest.raises(PolicyLogError, match="mark its initializers external"):
-            log.publish(
-                policy(),
-                graph=GRAPH,
-                updates=1,
-                spec_fingerprint=FINGERPRINT,
-                float_graph=bytes(MAX_GRAPH_BYTES + 1),
-            )
 
 
 def test_updates_may_stand_still_but_not_go_back(tmp_path: Path) -> None:
@@ -406,42 +294,3 @@ def test_publishing_and_reading_from_many_threads_agree(tmp_path: Path) -> None:
             thread.join()
         assert sorted(published.version for published in seen) == list(range(1, 33))
         assert log.highest_version == 32
-
-
-def kept(log: PolicyLog) -> list[int]:
-    return [info.manifest.version for info in log.list()]
-
-
-def test_a_version_that_a_device_has_is_never_deleted_until_it_has_another(tmp_path: Path) -> None:
-    in_use = {1}
-    with open_log(tmp_path, keep=2, in_use=lambda: in_use) as log:
-        first = publish(log, 1, b"its own graph")
-        for updates in range(2, 6):
-            publish(log, updates)
-        assert kept(log) == [5, 4, 1]
-        assert log.get(1) == first
-        assert log.graph(sha256(b"its own graph")) is not None
-        in_use.clear()
-        in_use.add(5)
-        publish(log, 6)
-        assert kept(log) == [6, 5]
-        assert not bundle_path(tmp_path, 1).exists()
-
-
-def test_what_devices_have_is_kept_over_a_restart(tmp_path: Path) -> None:
-    with open_log(tmp_path, keep=2, in_use=lambda: {1}) as log:
-        for updates in range(4):
-            publish(log, updates)
-    with open_log(tmp_path, keep=2, in_use=lambda: {1, 99}) as log:
-        assert kept(log) == [4, 3, 1]
-
-
-def test_of_too_many_old_versions_in_use_the_oldest_go(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "shoal"):
-        with open_log(tmp_path, keep=1, in_use=lambda: range(1000)) as log:
-            for updates in range(MAX_IN_USE + 3):
-                publish(log, updates)
-            assert kept(log) == list(range(MAX_IN_USE + 3, 2, -1))
-        assert "policies_in_use_deleted" in [record.getMessage() for record in caplog.records]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,83 +12,30 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
-from networks import ACTIONS, NEST, Case, bounded, make_case, of_kind, pixels
+from networks import ACTIONS, Case, make_case, pixels
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.quant_utils import quantize_data
+from quantize_cases import CASES, cartpole, dense, layer, quantizer_for
 from torch import nn
 
-from cloud_learner.config import NetworkConfig
 from cloud_learner.models.integers import (
     UNSIGNED_MAX,
     WEIGHT_MAX,
     IntegerAffine,
     channel_reach,
-    hold_range,
-    hold_sampled_range,
     quantize_affine,
 )
 from cloud_learner.models.policy_graph import PRECISIONS
 from cloud_learner.quantization import quantize
-from cloud_learner.quantization.dead_zone import DeadZone
 from cloud_learner.quantization.gap import measure
-from cloud_learner.quantization.golden import GOLDEN_BYTES, GOLDEN_ROWS, clear_rows, golden_rows
 from cloud_learner.quantization.quantize import Quantized, Quantizer
 from cloud_learner.quantization.sample import Sample
 from cloud_learner.quantization.session import feeds, open_session
 from shoal.errors import PolicyRejected
-from shoal.layout import ActionLayout
-from shoal.policy import decode_golden, encode_golden
-from shoal.spaces import Box, Discrete, unbounded
-from shoal.tensors import Array, decode_tensors, encode_tensors
+from shoal.spaces import Discrete, unbounded
+from shoal.tensors import Array
 
-MAX_BYTES = 1 << 24
-
-
-def dense(*hidden: int) -> NetworkConfig:
-    return NetworkConfig(hidden=hidden)
-
-
-def cartpole(seed: int = 0) -> Case:
-    return make_case(unbounded((4,)), Discrete(2), dense(64, 64), seed=seed)
-
-
-def layer(case: Case, place: int) -> nn.Linear:
-    found = case.policy.network.layers[place]
-    assert isinstance(found, nn.Linear)
-    return found
-
-
-def full(dtype: str, shape: tuple[int, ...], high: float) -> Box:
-    return Box(np.zeros(shape, dtype), np.full(shape, high, dtype))
-
-
-CASES: dict[str, Callable[[], Case]] = {
-    "cartpole": cartpole,
-    "three layers": lambda: make_case(unbounded((6,)), Discrete(5), dense(16, 24, 8)),
-    "one layer": lambda: make_case(unbounded((6,)), Discrete(5), dense(16)),
-    "one action": lambda: make_case(unbounded((3,)), Discrete(1)),
-    "float64": lambda: make_case(unbounded((4,), np.float64), Discrete(3)),
-    "scalar": lambda: make_case(unbounded(()), Discrete(3)),
-    "pixels": lambda: make_case(full("u1", (4, 5), 255), Discrete(3)),
-    "int32": lambda: make_case(full("i4", (7,), 100), Discrete(3)),
-    "bool": lambda: make_case(full("?", (7,), 1), Discrete(3)),
-    "box": lambda: make_case(unbounded((4,)), full("f4", (2,), 4.0)),
-    "box of one": lambda: make_case(unbounded((3,)), unbounded((1,))),
-    "box matrix": lambda: make_case(unbounded((3,)), unbounded((2, 3))),
-    "box scalar": lambda: make_case(unbounded((3,)), unbounded(())),
-    "normalized": lambda: make_case(unbounded((4,)), Discrete(3), of_kind("mlp", normalize=True)),
-    "multi-discrete": lambda: make_case(unbounded((3,)), ACTIONS["2-D multi-discrete"]),
-    "squash": lambda: make_case(unbounded((3,)), bounded((2,), -1.0, 2.0), head="squash"),
-    "greedy": lambda: make_case(unbounded((3,)), Discrete(4), head="greedy", dueling=True),
-    "image": lambda: make_case(pixels(20, 20, 2), Discrete(3)),
-    "nest": lambda: make_case(NEST, ACTIONS["dict"]),
-    "lstm": lambda: make_case(unbounded((4,)), Discrete(3), of_kind("lstm")),
-    "attention": lambda: make_case(unbounded((4,)), Discrete(3), of_kind("attention")),
-    "nest lstm": lambda: make_case(NEST, ACTIONS["dict"], of_kind("lstm", normalize=True)),
-    "own torso": lambda: make_case(unbounded((4,)), Discrete(3), of_kind("networks:own_torso")),
-}
 PLAIN = ("cartpole", "three layers", "one layer", "int32", "bool", "box", "greedy", "normalized")
 
 
@@ -98,10 +43,6 @@ PLAIN = ("cartpole", "three layers", "one layer", "int32", "bool", "box", "greed
 def case(request: pytest.FixtureRequest) -> Case:
     name: str = request.param
     return CASES[name]()
-
-
-def quantizer_for(case: Case, kl_max: float = 1.0) -> Quantizer:
-    return Quantizer(case.policy, kl_max=kl_max)
 
 
 def run(graph: bytes, quantized: Quantized, case: Case) -> dict[str, Array]:
@@ -296,72 +237,6 @@ def test_graphs_do_not_change_with_weights_or_versions() -> None:
     assert max(map(len, before.values())) < 4096
 
 
-def test_golden_vectors_hold_bit_for_bit_in_a_session_from_bytes_alone(case: Case) -> None:
-    quantizer = quantizer_for(case)
-    quantized = quantizer.quantize(case.policy, case.sample)
-    tensors = decode_tensors(encode_tensors(dict(quantized.tensors)), max_bytes=MAX_BYTES)
-    golden = decode_golden(encode_golden(quantized.golden))
-    session = open_session(bytes(quantizer.graphs[quantized.precision]), tensors)
-    assert 1 <= len(golden.observations) <= GOLDEN_ROWS
-    assert golden.noise.shape[1] == ActionLayout.of(case.spec.action).noise_width
-    assert (golden.states is not None) == bool(case.policy.state_width)
-    given = feeds(case.policy.observation, golden.observations, golden.noise, golden.states)
-    names = ["action", "log_prob", *([] if golden.states is None else ["next_state"])]
-    expected = [golden.actions, golden.log_probs, golden.next_states]
-    for found, wanted in zip(session.run(names, given), expected, strict=False):
-        np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("name", ["cartpole", "multi-discrete", "nest"])
-def test_golden_actions_do_not_hang_on_a_rounding_error(name: str) -> None:
-    case = CASES[name]()
-    quantizer = quantizer_for(case)
-    quantized = quantizer.quantize(case.policy, case.sample)
-    golden = quantized.golden
-    session = open_session(quantizer.graphs["int8"], quantized.tensors)
-    for nudge in (-3e-4, 3e-4):
-        noise = golden.noise + np.float32(nudge) * (np.arange(golden.noise.shape[1]) % 2)
-        given = feeds(case.policy.observation, golden.observations, noise.astype(np.float32))
-        (actions,) = session.run(["action"], given)
-        if case.policy.action.discrete:
-            np.testing.assert_array_equal(actions, golden.actions)
-        else:
-            np.testing.assert_array_equal(actions[:, 2:], golden.actions[:, 2:])
-
-
-@given(st.integers(0, 2**24))
-def test_golden_observations_weigh_little_but_are_never_too_few(row_bytes: int) -> None:
-    rows = golden_rows(row_bytes)
-    assert 4 <= rows <= GOLDEN_ROWS
-    assert rows == 4 or rows * row_bytes <= GOLDEN_BYTES
-
-
-def test_golden_actions_of_a_greedy_policy_hang_neither_on_values_nor_on_the_threshold() -> None:
-    case = CASES["greedy"]()
-    quantizer = quantizer_for(case)
-    quantized = quantizer.quantize(case.policy, case.sample)
-    golden = quantized.golden
-    for nudge in (-5e-4, 5e-4):
-        tensors = dict(quantized.tensors)
-        tensors["explore.threshold"] = tensors["explore.threshold"] + np.float32(nudge)
-        given = feeds(case.policy.observation, golden.observations, golden.noise)
-        session = open_session(quantizer.graphs["int8"], tensors)
-        np.testing.assert_array_equal(session.run(["action"], given)[0], golden.actions)
-
-
-def test_golden_rows_look_at_each_whole_number_of_a_mixed_action() -> None:
-    case = make_case(unbounded((4,)), ACTIONS["dict"])  # a Box of 2, then 2, 3, 4, 2 and 3 values
-    starts, columns = (4, 6, 9, 13, 15), (2, 4, 7, 11, 13)
-    distribution = np.zeros((6, 18), np.float32)
-    distribution[:, list(starts)] = 1.0  # each element's first value is ahead
-    noise = np.zeros((6, 16), np.float32)
-    for row, (start, column) in enumerate(zip(starts, columns, strict=True)):
-        distribution[row, start] = 0.0
-        noise[row, column] = 1e-5
-    clear = clear_rows(case.policy, distribution, noise)
-    assert clear.tolist() == [False] * 5 + [True]
-
-
 def test_a_costly_network_is_calibrated_with_fewer_rows() -> None:
     cheap, costly = (
         Quantizer(make_case(space, Discrete(2)).policy)
@@ -493,175 +368,3 @@ def test_agreement_counts_rows_where_greedy_actions_are_alike() -> None:
     alike = params[:128, -3:].argmax(-1) == 0
     expected = (128 + int(alike.sum())) / 256
     assert measure(case.policy, params, other).agreement == expected
-
-
-@given(
-    st.lists(st.floats(0.0, 1e6, width=32), min_size=1, max_size=20),
-)
-def test_a_held_range_always_covers_what_is_needed_and_is_never_far_too_wide(
-    needs: list[float],
-) -> None:
-    held = None
-    for need in needs:
-        held = hold_range(held, torch.tensor([need]))
-        assert held[0] >= need
-        assert held[0] > 0.0
-        if need > 0.0:
-            assert held[0] * 0.5 <= need
-
-
-def test_a_range_moves_only_when_it_must() -> None:
-    first = hold_range(None, torch.tensor([1.0, 2.0]))
-    np.testing.assert_array_equal(first, [1.0, 2.0])
-    np.testing.assert_array_equal(hold_range(first, torch.tensor([0.9, 1.3])), first)
-    moved = hold_range(first, torch.tensor([1.01, 1.9]))
-    assert moved[0] > 1.01
-    assert moved[1] == 2.0
-    np.testing.assert_array_equal(hold_range(moved, torch.tensor([1.01, 1.9])), moved)
-
-
-def test_small_steps_of_training_change_few_integers() -> None:
-    case = cartpole()
-    quantizer = quantizer_for(case)
-    versions = []
-    for _ in range(3):
-        versions.append(quantizer.quantize(case.policy, case.sample).tensors)
-        with torch.no_grad():
-            for parameter in case.policy.parameters():
-                parameter.mul_(0.999)
-    for before, after in pairwise(versions):
-        same = np.mean(before["weight.1"] == after["weight.1"])
-        assert same > 0.9
-        np.testing.assert_array_equal(before["weight.1.scale"], after["weight.1.scale"])
-        np.testing.assert_array_equal(before["input.gain"], after["input.gain"])
-
-
-@pytest.mark.parametrize("name", ["cartpole", "nest", "attention"])
-def test_equal_weights_give_equal_bytes_after_a_restart(name: str) -> None:
-    case = CASES[name]()
-    first = quantizer_for(case)
-    first.quantize(case.policy, case.sample)
-    with torch.no_grad():
-        for parameter in case.policy.parameters():
-            parameter.mul_(1.05)
-    second = quantizer_for(case)
-    second.load_state_dict(first.state_dict())
-    before, after = (q.quantize(case.policy, case.sample) for q in (first, second))
-    assert encode_tensors(dict(before.tensors)) == encode_tensors(dict(after.tensors))
-    assert encode_golden(before.golden) == encode_golden(after.golden)
-
-
-def test_a_refused_version_leaves_the_ranges_as_they_were() -> None:
-    case = cartpole()
-    quantizer = quantizer_for(case)
-    quantizer.quantize(case.policy, case.sample)
-    before = quantizer.state_dict()
-    with torch.no_grad():
-        layer(case, 0).weight.fill_(1e38)
-    with pytest.raises(PolicyRejected):
-        quantizer.quantize(case.policy, case.sample)
-    after = quantizer.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-# --------------------------------------------------------------------------------- small refreshes
-
-
-@given(
-    hnp.arrays(np.float32, 40, elements=st.floats(-60, 60, width=32)),
-    hnp.arrays(np.float32, (5, 40), elements=st.floats(-0.75, 0.75, width=32)),
-    st.sampled_from([0.0, 0.25, 0.5]),
-)
-def test_integers_err_by_half_a_step_and_the_dead_zone_at_most(
-    start: NDArray[np.float32], moves: NDArray[np.float32], width: float
-) -> None:
-    zone, units = DeadZone(width), torch.from_numpy(start)
-    before = zone.settle("w", units)
-    np.testing.assert_array_equal(before, units.round())
-    for move in moves:
-        units = units + torch.from_numpy(move)
-        after = zone.settle("w", units)
-        assert bool(((after - units).abs() <= 0.5 + width).all())
-        moved = after != before
-        assert bool((after[moved] == units[moved].round()).all())
-        assert torch.equal(zone.settle("w", units), after)  # the same weights change nothing
-        before = after
-
-
-def nudge(case: Case, scale: float, seed: int) -> None:
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in case.policy.parameters():
-            parameter.add_(torch.randn_like(parameter) * scale)
-
-
-def changes(quantizer: Quantizer, case: Case) -> int:
-    """How many weights change over some small updates."""
-    before = quantizer.quantize(case.policy, case.sample).tensors
-    changed = 0
-    for seed in range(4):
-        nudge(case, 1e-3, seed)
-        after = quantizer.quantize(case.policy, case.sample).tensors
-        changed += sum(int((after[n] != before[n]).sum()) for n in after if n.startswith("weight"))
-        before = after
-    return changed
-
-
-def test_a_dead_zone_has_fewer_integers_change() -> None:
-    plain, zoned = (
-        changes(Quantizer(case.policy, kl_max=1.0, dead_zone=width), case)
-        for case, width in ((cartpole(), 0.0), (cartpole(), 0.25))
-    )
-    assert zoned < 0.7 * plain
-
-
-@pytest.mark.parametrize("name", ["cartpole", "image", "lstm", "nest"])
-def test_a_quantizer_that_goes_on_elsewhere_gives_the_same_bytes(name: str) -> None:
-    case = CASES[name]()
-    here = Quantizer(case.policy, kl_max=1.0, dead_zone=0.25)
-    for seed in range(3):
-        here.quantize(case.policy, case.sample)
-        nudge(case, 1e-3, seed)
-    there = Quantizer(case.policy, kl_max=1.0, dead_zone=0.25)
-    there.load_state_dict(here.state_dict())
-    for seed in range(3):
-        ours, theirs = (each.quantize(case.policy, case.sample) for each in (here, there))
-        assert encode_tensors(dict(ours.tensors)) == encode_tensors(dict(theirs.tensors))
-        assert encode_golden(ours.golden) == encode_golden(theirs.golden)
-        nudge(case, 1e-3, seed)
-
-
-def test_golden_vectors_ask_the_same_over_versions_and_their_decisions_stay_clear() -> None:
-    case = cartpole()
-    quantizer = Quantizer(case.policy, kl_max=1.0)
-    asked = []
-    for seed in range(16):
-        golden = quantizer.quantize(case.policy, case.sample).golden
-        asked.append(golden.observations)
-        session = open_session(
-            quantizer.graphs["int8"], quantizer.quantize(case.policy, case.sample).tensors
-        )
-        given = feeds(case.policy.observation, golden.observations, golden.noise)
-        (distribution,) = session.run(["distribution"], given)
-        assert clear_rows(case.policy, distribution, golden.noise).all()
-        nudge(case, 0.02, seed)
-    kept = sum(np.array_equal(a, b) for a, b in pairwise(asked))
-    assert kept >= 10
-
-
-def test_a_range_of_samples_shrinks_only_after_many_that_needed_less() -> None:
-    held, low = hold_sampled_range(None, torch.tensor([1.0, 1.0]), None)
-    small = torch.tensor([0.1, 0.9])
-    steps = 0
-    while held[0] == 1.0:
-        held, low = hold_sampled_range(held, small, low)
-        steps += 1
-    assert steps == 16
-    np.testing.assert_allclose(held, [0.11, 1.0])
-    held, low = hold_sampled_range(held, torch.tensor([2.0, 1.0]), low)
-    assert held[0] == pytest.approx(2.2)  # and grows at once
-    for _ in range(15):
-        held, low = hold_sampled_range(held, small, low)
-    held, low = hold_sampled_range(held, torch.tensor([2.0, 1.0]), low)
-    held, low = hold_sampled_range(held, small, low)
-    assert held[0] == pytest.approx(2.2)  # one that needs it starts the count afresh
