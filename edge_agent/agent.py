@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from edge_agent.acting import act_forever
 from edge_agent.actor import Actor, Control
@@ -12,11 +14,11 @@ from edge_agent.appetite import Appetite, Pacer
 from edge_agent.config import AgentConfig
 from edge_agent.dispatch import Dispatch
 from edge_agent.downlink import Downlink
-from edge_agent.env import make_env
+from edge_agent.env import Environments, make_env
 from edge_agent.events import Events
 from edge_agent.gradient_queue import GradientQueue
 from edge_agent.gradient_uplink import GradientUplink
-from edge_agent.gradient_worker import find_worker
+from edge_agent.gradient_worker import GradientWorker, find_worker
 from edge_agent.policy_store import PolicyStore
 from edge_agent.precision import PrecisionChooser
 from edge_agent.renewal import Renewer
@@ -77,21 +79,10 @@ async def run(config: AgentConfig) -> None:
             fleet=config.fleet,
             run_id=run_id,
         )
-        chunk_steps, queue, gradients = config.actor.chunk_steps, None, None
+        way = _spooled(spool, config.actor.chunk_steps)
         if make_worker is not None:
-            chunk_steps = config.gradients.chunk_steps(envs.num_envs)
-            queue = GradientQueue(config.gradients.queue_chunks)
-            gradients = GradientUplink(
-                config.parameter_server,
-                identity,
-                queue,
-                make_worker(envs.spec, allow=config.gradients.allow),
-                events,
-                config.gradients,
-                fleet=config.fleet,
-                run_id=run_id,
-                spec=envs.spec,
-            )
+            worker = make_worker(envs.spec, allow=config.gradients.allow)
+            way = _computed(config, identity, events, worker, envs, run_id=run_id)
         async with Uplink(
             config.broker,
             identity,
@@ -103,7 +94,7 @@ async def run(config: AgentConfig) -> None:
             appetite=appetite,
         ) as uplink:
             # It resets the environment: what fails from here on is told to the fleet.
-            actor = Actor(envs, run_id=run_id, chunk_steps=chunk_steps, control=control)
+            actor = Actor(envs, run_id=run_id, chunk_steps=way.chunk_steps, control=control)
             renewer = Renewer(identity, events, on_renewed=uplink.reconnect)
             reporter = Reporter(
                 device_id,
@@ -116,8 +107,8 @@ async def run(config: AgentConfig) -> None:
                 downlink=downlink,
                 appetite=appetite,
                 paced=control.hz is not None,
-                queue=queue,
-                gradients=gradients,
+                queue=way.queue,
+                gradients=way.gradients,
             )
             services: dict[str, Service] = {
                 "uplink": uplink.serve,
@@ -128,8 +119,8 @@ async def run(config: AgentConfig) -> None:
                     reporter.telemetry, config.telemetry_interval_s
                 ),
             }
-            if gradients is not None:
-                services["gradients"] = renewer.restarting(gradients.serve)
+            if way.gradients is not None:
+                services["gradients"] = renewer.restarting(way.gradients.serve)
             with ExitStack() as stack:
                 workplace = None
                 if config.dispatch.enabled:
@@ -149,7 +140,7 @@ async def run(config: AgentConfig) -> None:
                         act_forever,
                         actor,
                         policies,
-                        functools.partial(_spool, spool) if queue is None else queue.put,
+                        way.keep,
                         events,
                         config.actor,
                         # What has a rate of its own must act, whatever the learner can use.
@@ -160,8 +151,51 @@ async def run(config: AgentConfig) -> None:
                 await run_services(services)
 
 
-def _spool(spool: Spool, chunk: Chunk) -> None:
-    spool.append(encode_chunk(chunk), chunk.policy_version)
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where chunks go.
+
+    Attributes:
+        keep: takes each of them, and does not wait.
+        chunk_steps: how long they are.
+        queue: of those that wait for their gradient, in the mode `gradients`.
+        gradients: what pushes these.
+    """
+
+    keep: Callable[[Chunk], object]
+    chunk_steps: int
+    queue: GradientQueue | None = None
+    gradients: GradientUplink | None = None
+
+
+def _spooled(spool: Spool, chunk_steps: int) -> _Way:
+    """Onto the disk, and to the learner."""
+    return _Way(lambda chunk: spool.append(encode_chunk(chunk), chunk.policy_version), chunk_steps)
+
+
+def _computed(
+    config: AgentConfig,
+    identity: Identity,
+    events: Events,
+    worker: GradientWorker,
+    envs: Environments,
+    *,
+    run_id: bytes,
+) -> _Way:
+    """Into gradients, here."""
+    queue = GradientQueue(config.gradients.queue_chunks)
+    gradients = GradientUplink(
+        config.parameter_server,
+        identity,
+        queue,
+        worker,
+        events,
+        config.gradients,
+        fleet=config.fleet,
+        run_id=run_id,
+        spec=envs.spec,
+    )
+    return _Way(queue.put, config.gradients.chunk_steps(envs.num_envs), queue, gradients)
 
 
 def policy_key(identity: Identity) -> bytes:
