@@ -7,6 +7,7 @@ import contextlib
 import functools
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 import grpc
@@ -119,12 +120,17 @@ class Downlink:
         self._assembler = Assembler(MAX_BUNDLE_BYTES)
         self._needs_whole = False
         self._handled_version = 0
+        self._disk: ThreadPoolExecutor | None = None  # the loop's own one before `follow`
         self._settling = False  # what acts is not on disk yet, or about to change
         self._server: ParameterServerStub | None = None
         self._tell_active = asyncio.Event()
 
     async def follow(self) -> None:
         """Watches for ever, whatever the server or the network do; ends only by being cancelled."""
+        with ThreadPoolExecutor(1, "policy-save") as self._disk:
+            await self._follow()
+
+    async def _follow(self) -> None:
         while True:
             try:
                 async with open_channel(self._config, self._identity) as channel:
@@ -233,8 +239,8 @@ class Downlink:
         self._settling = True
         try:
             policy = await asyncio.to_thread(accept, payload, fetch_graph)
-            # It acts already; a call of its own, so that the threads first let all others act.
-            await asyncio.to_thread(self._policies.save)
+            # It acts already. In a thread that nobody else waits for: a disk may take long.
+            await loop.run_in_executor(self._disk, self._policies.save)
         except PolicyRejected as error:
             self._routine = False
             mended = delta and error.reason in MENDED_BY_WHOLE
