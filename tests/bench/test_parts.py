@@ -10,12 +10,11 @@ from bench.footprint import (
     FROM_SERVER,
     ON_DISK,
     TORCH,
-    Size,
     Start,
-    closure,
     medians_of,
     met,
 )
+from bench.footprint_size import SIZE_BAR_MB, Size, closure
 from bench.mux_broker import mux_names, with_mux
 from bench.part import Part
 from bench.stream import BARE, SHOAL, Plan, Run, names_of, payload_bytes, rates, ratio_of, spread
@@ -74,16 +73,20 @@ def test_bytes_are_counted_once_for_each_message_a_device_sends() -> None:
 
 def test_the_footprint_is_met_only_when_every_bar_is() -> None:
     good = [
-        Start(AGENT, FROM_SERVER, 1.0, 90.0, 9),
-        Start(AGENT, ON_DISK, 1.4, 99.0, 9),
-        Start(TORCH, ON_DISK, 9.0, 900.0, 9),
+        Start(AGENT, FROM_SERVER, 1.0, 90.0, 50.0, 9),
+        Start(AGENT, ON_DISK, 1.4, 99.0, 52.0, 9),
+        Start(TORCH, ON_DISK, 9.0, 900.0, 700.0, 9),
     ]
-    sizes = [Size(AGENT, 200.0, {}), Size(TORCH, 2000.0, {})]
+    sizes = [Size(AGENT, 200.0, {}, SIZE_BAR_MB), Size(TORCH, 2000.0, {})]
     assert met(good, sizes)
     assert not met([replace(good[0], rss_mb=101.0), *good[1:]], sizes)
     assert not met([replace(good[0], first_action_s=1.6), *good[1:]], sizes)
-    assert not met(good, [Size(AGENT, 221.0, {})])
-    assert medians_of(good)[f"{AGENT}, {ON_DISK}"] == {"first_action_s": 1.4, "rss_mb": 99.0}
+    assert not met(good, [Size(AGENT, 221.0, {}, SIZE_BAR_MB)])
+    assert medians_of(good)[f"{AGENT}, {ON_DISK}"] == {
+        "first_action_s": 1.4,
+        "rss_mb": 99.0,
+        "private_mb": 52.0,
+    }
 
 
 def test_what_a_distribution_needs_is_followed_without_its_extras() -> None:

@@ -1,4 +1,4 @@
-"""What a zstd frame says is read before anything is allocated, and what it doesn't say is refused."""
+"""A frame of zstd says its size before anything is allocated, and then holds exactly that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ RAW = bytes(range(256)) * 300
 
 @given(st.binary(max_size=2000), st.integers(1, 300), st.integers(1, 5), st.booleans())
 def test_what_was_compressed_comes_back(
-    part: bytes, times: int, level: int, checksum: bool
+    part: bytes,
+    times: int,
+    level: int,
+    checksum: bool,  # noqa: FBT001 - hypothesis draws it
 ) -> None:
     raw = part * times
     frame = zstd.compress(raw, level=level, checksum=checksum)
