@@ -21,6 +21,8 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _SCHEMA_VERSION: Final = 2
 _PAGE_BYTES: Final = 16_384
 """Of a new file: a chunk of 80 KiB is read and deleted as five pages rather than twenty."""
+_LOG_BYTES: Final = 4 * 1024 * 1024
+"""Of the write-ahead log, beyond which it is written back."""
 _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run_id BLOB NOT NULL UNIQUE,
@@ -151,6 +153,8 @@ class SpoolFile:
             db.execute(f"PRAGMA page_size = {_PAGE_BYTES:d}")  # an old file keeps its own
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
+            (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+            db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_BYTES // page_bytes:d}")
             for statement in {0: _SCHEMA, 1: _FROM_VERSION_1}.get(version, ()):
                 db.execute(statement)
             runs = [

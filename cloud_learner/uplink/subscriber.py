@@ -22,7 +22,6 @@ from shoal.services import backoff
 from shoal.topics import Topics
 
 CONNECT_TIMEOUT_S: Final = 10.0
-_RECORD_BYTES: Final = 16 * 1024  # of TLS, the largest there is
 _log = get_logger("subscriber")
 
 
@@ -45,7 +44,7 @@ class Subscriber:
     ) -> None:
         self._config = config
         self._tls: ssl.SSLContext = identity.ssl_context()
-        self._tls.sslsocket_class = _Socket
+        self._tls.sslsocket_class = _ClosingSocket
         self._topics = topics
         self._inbox = inbox
         self._rng = rng
@@ -143,13 +142,8 @@ class Subscriber:
             _log.warning("session_not_forgotten", client_id=client_id, error=str(error))
 
 
-class _Socket(ssl.SSLSocket):
-    """Reads ahead, as paho asks for each byte of a length by itself; closes when it fails.
-
-    When the handshake fails, paho would leave the closing to the garbage collector.
-    """
-
-    _ahead = memoryview(b"")
+class _ClosingSocket(ssl.SSLSocket):
+    """Closes itself when the handshake fails; paho would leave that to the garbage collector."""
 
     def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - as inherited
         try:
@@ -157,18 +151,6 @@ class _Socket(ssl.SSLSocket):
         except (OSError, ValueError):
             self.close()
             raise
-
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """What was read ahead, `buflen` bytes at most, or the next record."""
-        if not self._ahead:
-            self._ahead = memoryview(super().recv(_RECORD_BYTES, flags))
-        found = self._ahead[:buflen]
-        self._ahead = self._ahead[buflen:]
-        return bytes(found)
-
-    def pending(self) -> int:
-        """Bytes that can be read without asking the network."""
-        return len(self._ahead) + super().pending()
 
 
 class _Session:

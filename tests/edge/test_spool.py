@@ -165,6 +165,26 @@ def test_goes_on_with_a_file_of_the_version_before(path: Path) -> None:
         assert ledger_of(spool).expired == Ranges.of([0])
 
 
+@pytest.mark.parametrize("page_bytes", [4096, 16_384])
+def test_goes_on_with_a_file_of_other_pages(path: Path, page_bytes: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA page_size = {page_bytes:d}")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE before (it INTEGER)")
+    bodies = [bytes([n]) * 50_000 for n in range(3)]
+    for run, body in enumerate(bodies):
+        with Spool(path, max_bytes=2**20, run_id=_run(run), events=_events()) as spool:
+            spool.append(body, 1)
+            assert spool.flush(DEADLINE_S)
+    with Spool(path, max_bytes=2**20, run_id=_run(3), events=_events()) as spool:
+        assert [chunk.body for chunk in spool.pending(4, frozenset())] == bodies
+        spool.discard(_run(1), Ranges.upto(1))
+        assert spool.flush(DEADLINE_S)
+        assert [chunk.body for chunk in spool.pending(4, frozenset())] == bodies[::2]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA page_size").fetchone() == (page_bytes,)
+
+
 def test_a_group_larger_than_the_spool_keeps_its_newest(path: Path) -> None:
     with open_spool(path, max_bytes=250) as spool:
         spool.append(bytes(1000), 1)

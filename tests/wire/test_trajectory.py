@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,9 @@ from shoal.trajectory import (
     encode_chunk,
     encode_envelope,
 )
+from shoal.v1 import trajectory_pb2 as pb
 from shoal.validation import validate_chunk
+from shoal.wire import frame, unframe
 
 COLUMNS = [
     field.name
@@ -393,3 +397,28 @@ def test_a_body_with_a_flipped_bit_never_decodes_to_another_chunk(
         return
     # Some bits of a frame header mean nothing; what they leave must be the very same chunk.
     assert encode_chunk(found) == encode_chunk(chunk)
+
+
+@given(specs_and_chunks(), SEQS)
+def test_an_envelope_is_framed_as_any_message(pair: tuple[EnvSpec, Chunk], seq: int) -> None:
+    body = encode_chunk(pair[1])
+    whole = pb.TrajectoryEnvelope(
+        device_id="pi-1",
+        run_id=bytes(range(16)),
+        seq=seq,
+        codec=pb.CODEC_ZSTD,
+        raw_bytes=zstandard.frame_content_size(body),
+        body=body,
+        oldest_seq=seq,
+    )
+    envelope = Envelope(ChunkKey("pi-1", bytes(range(16)), seq), body, seq)
+    assert encode_envelope(envelope) == frame(whole)
+
+
+def test_an_envelope_with_two_bodies_is_a_wire_error() -> None:
+    body = encode_chunk(make_chunk(cartpole_spec()))
+    message = unframe(pb.TrajectoryEnvelope, encode_envelope(make_envelope(body)))
+    twice = message.SerializeToString() + pb.TrajectoryEnvelope(body=body).SerializeToString()
+    framed = struct.pack("<3sBI", b"SHL", 1, zlib.crc32(twice)) + twice
+    with pytest.raises(WireError, match="comes twice"):
+        decode_envelope(framed)
