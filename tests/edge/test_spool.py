@@ -173,12 +173,12 @@ def test_goes_on_with_a_file_of_other_pages(path: Path, page_bytes: int) -> None
         db.execute("CREATE TABLE before (it INTEGER)")
     bodies = [bytes([n]) * 50_000 for n in range(3)]
     for run, body in enumerate(bodies):
-        with Spool(path, max_bytes=2**20, run_id=_run(run), events=_events()) as spool:
+        with Spool(path, max_bytes=2**20, run_id=run_id_of(run), events=events_of()) as spool:
             spool.append(body, 1)
             assert spool.flush(DEADLINE_S)
-    with Spool(path, max_bytes=2**20, run_id=_run(3), events=_events()) as spool:
+    with Spool(path, max_bytes=2**20, run_id=run_id_of(3), events=events_of()) as spool:
         assert [chunk.body for chunk in spool.pending(4, frozenset())] == bodies
-        spool.discard(_run(1), Ranges.upto(1))
+        spool.discard(run_id_of(1), Ranges.upto(1))
         assert spool.flush(DEADLINE_S)
         assert [chunk.body for chunk in spool.pending(4, frozenset())] == bodies[::2]
     with contextlib.closing(sqlite3.connect(path)) as db:

@@ -407,7 +407,7 @@ def test_an_envelope_is_framed_as_any_message(pair: tuple[EnvSpec, Chunk], seq: 
         run_id=bytes(range(16)),
         seq=seq,
         codec=pb.CODEC_ZSTD,
-        raw_bytes=zstandard.frame_content_size(body),
+        raw_bytes=zstd.content_size(body) or 0,
         body=body,
         oldest_seq=seq,
     )

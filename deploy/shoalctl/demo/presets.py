@@ -209,8 +209,8 @@ _MOUNTAIN_CAR_SAC: Final = Preset(
 )
 _LANDER_SAC: Final = Preset(
     {
-        # Its actions spread little by then, so that the least rounding is many nats. What counts off
-        # policy is the return, which docs/learning.md has in both precisions.
+        # Its actions spread little in the end, so that the least rounding is many nats. What counts
+        # off policy is the return, which docs/learning.md has in both precisions.
         "training": {"publish_interval": 128, "kl_quantization_max": 1.0},
         "training.network": {"hidden": [128, 128]},
         "training.settings": {
