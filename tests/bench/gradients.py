@@ -222,7 +222,9 @@ def ratios(found: Sequence[Case], medians: Sequence[Result]) -> dict[str, float]
 
 def main(arguments: Sequence[str]) -> int:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(
+        prog="shoal bench gradients", description=__doc__.split("\n\n", maxsplit=1)[0]
+    )
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2, help="that agents are spread over")
     parser.add_argument("--rate", type=float, default=10.0, help="updates a second of each agent")
@@ -233,6 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--codecs", default="float32,int8,top_k")
     parser.add_argument("--large-agents", type=int, default=8, help="for the large network")
     parser.add_argument("--quick", action="store_true", help="one round of 3 seconds")
+    parser.add_argument("--out", type=Path, help="file that gets the JSON")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -262,8 +265,11 @@ def main(arguments: Sequence[str]) -> int:
             for c, m, rounds in zip(found, medians, results, strict=True)
         ],
     }
+    document = envelope(SCHEMA, machine, body) + "\n"
+    if options.out is not None:
+        options.out.write_text(document, encoding="utf-8")
     if options.output == "json":
-        sys.stdout.write(envelope(SCHEMA, machine, body) + "\n")
+        sys.stdout.write(document)
         return 0
     headings = ("case", "codec", "shards", "bytes", "updates/s", "p50 ms", "p99 ms", "max ms")
     rows = [
