@@ -144,8 +144,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return _decode(path.read_bytes())
 
 
-def check_recipe(checkpoint: Checkpoint, asked: Recipe) -> None:
+def check_recipe(
+    checkpoint: Checkpoint, asked: Recipe, *, otherwise: str = "use another state_dir"
+) -> None:
     """Refuses to go on with another network or algorithm, before anything is built.
+
+    Args:
+        checkpoint: What was saved.
+        asked: What the configuration asks for.
+        otherwise: What else to do about it than to set that back.
 
     Raises:
         CheckpointError: The checkpoint is of another; both are named.
@@ -154,7 +161,7 @@ def check_recipe(checkpoint: Checkpoint, asked: Recipe) -> None:
     if saved is not None and not saved.trains_as(asked):
         raise CheckpointError(
             f"the checkpoint is of {saved}, and the configuration asks for {asked}: set "
-            "training.algorithm and training.network back, or use another state_dir"
+            f"training.algorithm and training.network back, or {otherwise}"
         )
 
 

@@ -123,7 +123,8 @@ def read_init(config: LearnerConfig, choice: Choice) -> InitFile | None:
     init = InitFile.read(config.init)
     if init.checkpoint is not None:
         try:
-            check_recipe(init.checkpoint, Recipe.of(choice, config.training.network))
+            asked = Recipe.of(choice, config.training.network)
+            check_recipe(init.checkpoint, asked, otherwise="give another file")
         except CheckpointError as error:
             raise ConfigError(f"init = {config.init}: {error}") from error
     if init.spec is not None:

@@ -217,12 +217,15 @@ def test_a_file_of_another_network_or_algorithm_is_refused_with_what_differs(
 ) -> None:
     made = short_run(tmp_path, chunks=1)
     other = TrainingConfig(network=NetworkConfig(hidden=(8,)))
-    for kind, part in (("policy", "bias.0 is [64]"), ("checkpoint", "size mismatch")):
+    for kind, part in (("policy", "bias.0 is [64]"), ("checkpoint", "hidden [64, 64]")):
         config = started_from(made, file_of(made, kind))
         assert part in refused(replace(config, training=other))
     dqn = TrainingConfig(algorithm="cloud_learner.algorithms.dqn:DQN")
     config = started_from(made, file_of(made, "checkpoint"))
-    assert "training.algorithm is cloud_learner" in refused(replace(config, training=dqn))
+    said = refused(replace(config, training=dqn))
+    assert "is of cloud_learner.algorithms.appo:APPO" in said
+    assert "asks for cloud_learner.algorithms.dqn:DQN" in said
+    assert "give another file" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)
