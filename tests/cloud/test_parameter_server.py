@@ -39,7 +39,7 @@ from shoal.policy import (
     encode_bundle,
     sha256,
 )
-from shoal.policy_delta import Base, decode_policy_delta
+from shoal.policy_delta import Base, Content, decode_policy_delta
 from shoal.tensors import Array
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
@@ -546,7 +546,7 @@ def test_a_restarted_server_offers_what_the_log_holds(tmp_path: Path) -> None:
 
 def restored(payload: bytes, base: Published) -> bytes:
     """What a device makes of a delta."""
-    return decode_policy_delta(payload).restore(decode_bundle(base.bundle))
+    return decode_policy_delta(payload).restore(Content.of(decode_bundle(base.bundle)))
 
 
 def test_who_has_the_base_and_can_use_it_gets_what_changed_others_get_all(play: Play) -> None:
