@@ -86,6 +86,7 @@ class Policy:
         digest: Of what was really loaded: the published policy, or its float twin.
         precision: Likewise.
         layout: How observations lie; None: as the graph's one input takes them.
+        tensors: Every initializer, by name: the very memory that the session reads.
         memory: S, the numbers it remembers of each environment from step to step; 0: none.
     """
 
@@ -95,6 +96,7 @@ class Policy:
         manifest: Manifest,
         initializers: Sequence[onnxruntime.OrtValue],
         layout: ObservationLayout | None,
+        tensors: Mapping[str, Array],
     ) -> None:
         """Wraps a built session; use `load`."""
         self.manifest = manifest
@@ -105,6 +107,7 @@ class Policy:
         self.ports = _ports(session)
         self.memory: int = self.ports[STATE].shape[0] if STATE in self.ports else 0
         self.session = session
+        self.tensors = tensors
         self._initializers = initializers  # the session may read their memory as long as it lives
 
     @classmethod
@@ -132,10 +135,10 @@ class Policy:
         options.log_severity_level = _ERRORS_ONLY
         options.use_deterministic_compute = True
         # Copies, since what came off the wire may not be aligned.
-        values = [
-            onnxruntime.OrtValue.ortvalue_from_numpy(np.array(array, order="C"))
-            for array in tensors.values()
-        ]
+        copies = {name: np.array(array, order="C") for name, array in tensors.items()}
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(copy) for copy in copies.values()]
+        for copy in copies.values():
+            copy.flags.writeable = False
         try:
             if values:
                 options.add_external_initializers(list(tensors), values)
@@ -149,7 +152,7 @@ class Policy:
                 "graph", f"policy version {manifest.version} does not load: {first_line}"
             ) from error
         _check_names(session, manifest, layout)
-        return cls(session, manifest, values, layout)
+        return cls(session, manifest, values, layout, copies)
 
     def twin(self, float_graph: bytes, tensors: Mapping[str, Array]) -> Policy:
         """Its float twin, loaded; nothing of it is proven yet.

@@ -25,14 +25,15 @@ from shoal.logs import get_logger
 from shoal.policy import (
     MAX_BUNDLE_BYTES,
     SIGNING_CONTEXT,
-    Bundle,
+    Golden,
     check_digests,
     decode_bundle,
     decode_golden,
     decode_manifest,
+    golden_tensors,
     sha256,
 )
-from shoal.policy_delta import Base
+from shoal.policy_delta import Base, Content
 from shoal.spaces import EnvSpec
 from shoal.tensors import decode_tensors
 
@@ -50,6 +51,7 @@ class _Held:
     policy: Policy
     file: PolicyFile
     acting: Policy
+    golden: Golden
     data: bytes | None = None
 
 
@@ -159,7 +161,7 @@ class PolicyStore:
             else:
                 self._newest = file
                 chosen = self._choose(proven, measure=False)
-                held = _Held(proven.policy, file, chosen or proven.policy, data)
+                held = _Held(proven.policy, file, chosen or proven.policy, proven.golden, data)
                 self._held = [held, *self._held[:_KEPT]]
                 self.swap_ms.append((time.perf_counter() - started) * 1e3)
                 self.swaps += 1
@@ -189,14 +191,11 @@ class PolicyStore:
                 return
             self._held = [replace(each, data=None) for each in self._held]
 
-    def held(self, base: Base) -> Bundle | None:
-        """The bundle of a version that is proven and held; None where it is not here."""
+    def held(self, base: Base) -> Content | None:
+        """What the bundle of a proven version that is held has in it; None where it is not here."""
         for each in tuple(self._held):
             if Base.of(each.policy.manifest) == base:
-                try:
-                    return decode_bundle(each.data or self._read(each.file))
-                except (PolicyRejected, WireError) as error:
-                    log.warning("policy_not_read", version=base.version, error=str(error))
+                return Content(each.policy.tensors, golden_tensors(each.golden))
         return None
 
     def refuse(self, rejected: PolicyRejected) -> None:
@@ -340,7 +339,7 @@ class PolicyStore:
                 continue
             newest = not self._held
             chosen = self._choose(proven, measure=True) if newest else None
-            self._held.append(_Held(proven.policy, found, chosen or proven.policy))
+            self._held.append(_Held(proven.policy, found, chosen or proven.policy, proven.golden))
             if not newest:
                 break
         if self._held:

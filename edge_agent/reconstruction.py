@@ -7,8 +7,7 @@ from typing import Final, Protocol
 
 from edge_agent.policy import Policy
 from shoal.errors import PolicyRejected, WireError
-from shoal.policy import Bundle
-from shoal.policy_delta import Base, decode_policy_delta, no_base
+from shoal.policy_delta import Base, Content, decode_policy_delta, no_base
 
 MENDED_BY_WHOLE: Final = frozenset({"base", "delta", "digest", "malformed", "size"})
 """Reasons of a delta's refusal that the whole policy may not share."""
@@ -17,8 +16,8 @@ MENDED_BY_WHOLE: Final = frozenset({"base", "delta", "digest", "malformed", "siz
 class Held(Protocol):
     """What is needed of a policy store."""
 
-    def held(self, base: Base) -> Bundle | None:
-        """The bundle of a version that is held."""
+    def held(self, base: Base) -> Content | None:
+        """What the bundle of a version that is held has in it."""
 
     def refuse(self, rejected: PolicyRejected) -> None:
         """Counts a policy that was refused before it could be offered."""

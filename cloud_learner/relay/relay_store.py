@@ -36,7 +36,7 @@ from shoal.policy import (
     decode_manifest,
     sha256,
 )
-from shoal.policy_delta import Base, decode_policy_delta, no_base
+from shoal.policy_delta import Base, Content, decode_policy_delta, no_base
 
 FetchGraph = Callable[[bytes], bytes]
 """Gives the graph of a sha256; its errors pass through."""
@@ -153,7 +153,7 @@ class RelayStore:
             base = self.get(delta.base.version)
             if base is None or Base.of(base.manifest) != delta.base:
                 raise no_base(delta.base)
-            whole = delta.restore(decode_bundle(base.bundle))
+            whole = delta.restore(Content.of(decode_bundle(base.bundle)))
         except WireError as error:
             raise PolicyRejected("delta", f"a policy delta cannot be used: {error}") from error
         return self.accept(whole, fetch_graph)

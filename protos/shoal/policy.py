@@ -181,10 +181,15 @@ def decode_manifest(data: bytes) -> Manifest:
     return manifest
 
 
+def golden_tensors(golden: Golden) -> dict[str, Array]:
+    """Golden vectors by name, those that there are."""
+    columns = {name: getattr(golden, name) for name in Golden.__dataclass_fields__}
+    return {name: array for name, array in columns.items() if array is not None}
+
+
 def encode_golden(golden: Golden) -> bytes:
     """Serializes golden vectors."""
-    columns = {name: getattr(golden, name) for name in Golden.__dataclass_fields__}
-    return encode_tensors({name: array for name, array in columns.items() if array is not None})
+    return encode_tensors(golden_tensors(golden))
 
 
 def decode_golden(data: bytes) -> Golden:

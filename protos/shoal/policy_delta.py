@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.delta import decode_delta, encode_delta
@@ -14,7 +15,7 @@ from shoal.policy import (
     decode_manifest,
     encode_bundle,
 )
-from shoal.tensors import decode_tensors, encode_tensors
+from shoal.tensors import Array, decode_tensors, encode_tensors
 from shoal.v1 import policy_pb2 as pb
 from shoal.wire import parse
 
@@ -37,6 +38,28 @@ class Base:
     def of(cls, manifest: Manifest) -> Base:
         """What names the policy of a manifest."""
         return cls(manifest.version, manifest.digest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """What a bundle holds, decoded.
+
+    Attributes:
+        tensors: Every initializer, by name.
+        golden: The golden vectors, by name.
+    """
+
+    tensors: Mapping[str, Array]
+    golden: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Content:
+        """Decodes a bundle.
+
+        Raises:
+            WireError: It is malformed.
+        """
+        return cls(decode_tensors(bundle.tensors), decode_tensors(bundle.golden))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +95,21 @@ class PolicyDelta:
             golden=encode_delta(decode_tensors(base.golden), decode_tensors(target.golden)),
         )
 
-    def restore(self, base: Bundle) -> bytes:
+    def restore(self, base: Content) -> bytes:
         """The serialized bundle of the version it leads to.
 
         It is not trusted yet, and no more than whoever sent the delta; but tensors and golden
         vectors are those that were signed if their digests are.
 
         Args:
-            base: The bundle of `self.base`.
+            base: What the bundle of `self.base` holds.
 
         Raises:
             LimitExceeded: It would be larger than any policy.
             WireError: It is malformed, or not against this base.
         """
-        tensors = decode_delta(
-            decode_tensors(base.tensors), self.tensors, max_bytes=MAX_BUNDLE_BYTES
-        )
-        golden = decode_delta(decode_tensors(base.golden), self.golden, max_bytes=MAX_BUNDLE_BYTES)
+        tensors = decode_delta(base.tensors, self.tensors, max_bytes=MAX_BUNDLE_BYTES)
+        golden = decode_delta(base.golden, self.golden, max_bytes=MAX_BUNDLE_BYTES)
         bundle = Bundle(
             manifest=self.manifest,
             signature=self.signature,

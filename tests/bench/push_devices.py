@@ -34,7 +34,7 @@ from shoal.policy import (  # noqa: E402
     decode_bundle,
     decode_manifest,
 )
-from shoal.policy_delta import Base, decode_policy_delta  # noqa: E402
+from shoal.policy_delta import Base, Content, decode_policy_delta  # noqa: E402
 from shoal.spaces import Discrete, EnvSpec, unbounded  # noqa: E402
 from shoal.v1 import parameter_server_pb2 as pb  # noqa: E402
 from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub  # noqa: E402
@@ -67,7 +67,7 @@ async def agent(told: dict[str, Any], name: str, note: Note) -> None:
 @functools.lru_cache(maxsize=8)
 def restored(payload: bytes, base: Bundle) -> bytes:
     """Once for all watchers of this process that get the same from the same."""
-    return decode_policy_delta(payload).restore(base)
+    return decode_policy_delta(payload).restore(Content.of(base))
 
 
 @functools.lru_cache(maxsize=8)

@@ -29,7 +29,7 @@ from shoal.policy import (
     encode_bundle,
     sha256,
 )
-from shoal.policy_delta import Base, decode_policy_delta
+from shoal.policy_delta import Base, Content, decode_policy_delta
 from shoal.v1 import parameter_server_pb2 as pb
 from shoalctl.pki import FleetPki, Role
 
@@ -61,7 +61,7 @@ def play(tmp_path: Path) -> Play:
 
 def restored(payload: bytes, base: Published) -> bytes:
     """What a device makes of a delta."""
-    return decode_policy_delta(payload).restore(decode_bundle(base.bundle))
+    return decode_policy_delta(payload).restore(Content.of(decode_bundle(base.bundle)))
 
 
 def test_who_has_the_base_and_can_use_it_gets_what_changed_others_get_all(play: Play) -> None:

@@ -12,6 +12,7 @@ from edge_agent.reconstruction import accept_delta
 from shoal.errors import PolicyRejected
 from shoal.policy import decode_bundle
 from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta
+from shoal.tensors import encode_tensors
 
 
 def open_store(directory: Path, publisher: Publisher) -> PolicyStore:
@@ -44,17 +45,22 @@ def test_it_starts_from_what_acts_or_from_the_one_before_also_after_a_restart(
         assert policies.rejections == {"base": 1}
 
 
-def test_a_base_whose_file_is_gone_is_not_held(tmp_path: Path, publisher: Publisher) -> None:
+def test_what_is_held_is_what_was_signed_though_the_files_are_gone(
+    tmp_path: Path, publisher: Publisher
+) -> None:
     published = publisher.publish(1)
     with open_store(tmp_path, publisher) as policies:
         policies.offer(published.bundle, published.fetch)
         base = Base.of(published.manifest)
-        assert policies.held(base) == published.parts
-        assert policies.held(Base(1, bytes(32))) is None
-        assert policies.held(Base(2, base.digest)) is None
         for path in tmp_path.glob("*/*.bundle"):
             path.unlink()
-        assert policies.held(base) is None
+        held = policies.held(base)
+        assert held is not None
+        assert encode_tensors(held.tensors) == published.parts.tensors
+        assert encode_tensors(held.golden) == published.parts.golden
+        assert not any(array.flags.writeable for array in held.tensors.values())
+        assert policies.held(Base(1, bytes(32))) is None
+        assert policies.held(Base(2, base.digest)) is None
 
 
 def test_listeners_hear_of_every_change_of_what_acts(tmp_path: Path, publisher: Publisher) -> None:

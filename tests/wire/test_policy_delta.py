@@ -21,7 +21,13 @@ from shoal.policy import (
     encode_golden,
     encode_manifest,
 )
-from shoal.policy_delta import Base, PolicyDelta, decode_policy_delta, encode_policy_delta
+from shoal.policy_delta import (
+    Base,
+    Content,
+    PolicyDelta,
+    decode_policy_delta,
+    encode_policy_delta,
+)
 from shoal.tensors import Array, encode_tensors
 
 MANIFEST = decode_manifest(samples()["PolicyManifest"])
@@ -57,8 +63,8 @@ def test_the_bundle_comes_back_byte_for_byte(a: int, b: int, steps: bool) -> Non
     base, target = bundle(a), bundle(b, steps=steps)
     delta = decode_policy_delta(encode_policy_delta(PolicyDelta.between(base, target)))
     assert delta.base == Base.of(decode_manifest(base.manifest))
-    assert decode_bundle(delta.restore(base)) == target
-    assert delta.restore(base) == encode_bundle(target)
+    assert decode_bundle(delta.restore(Content.of(base))) == target
+    assert delta.restore(Content.of(base)) == encode_bundle(target)
 
 
 def test_few_steps_are_a_small_delta() -> None:
@@ -71,7 +77,7 @@ def test_another_base_gives_what_no_manifest_names() -> None:
     target = bundle(5)
     delta = PolicyDelta.between(bundle(0), bundle(1, steps=True))
     try:
-        restored = decode_bundle(delta.restore(target))
+        restored = decode_bundle(delta.restore(Content.of(target)))
     except WireError:
         return
     with pytest.raises(PolicyRejected, match="not those that were signed"):
@@ -85,7 +91,7 @@ def test_whatever_bytes_come_give_a_bundle_or_a_wire_error(data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 3))):
         out[data.draw(st.integers(0, len(out) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        decode_policy_delta(bytes(out)).restore(base)
+        decode_policy_delta(bytes(out)).restore(Content.of(base))
     except WireError:
         return
 
