@@ -53,6 +53,7 @@ class Start:
         actor: Who acts.
         start: Where its policy came from.
         first_action_s: From the process's start to the first step of its environment.
+        cpu_s: Processor time until then, all threads: a busy machine changes it less.
         rss_mb: Resident memory after `settle_s`, in 10^6 bytes.
         private_mb: Of that, what is no page of a library's file: the process's own.
         threads: Of the process, then.
@@ -61,6 +62,7 @@ class Start:
     actor: str
     start: str
     first_action_s: float
+    cpu_s: float
     rss_mb: float
     private_mb: float
     threads: int
@@ -163,9 +165,10 @@ def _start(
             if process.poll() is not None or now_s() - started_s > START_TIMEOUT_S:
                 raise SystemExit(f"{actor} did not act:\n{log.read_text('utf-8')[-2000:]}")
             time.sleep(LOOK_S)
+        seen = psutil.Process(process.pid)
+        used = seen.cpu_times()
         first_s = float(probe.read_text("utf-8")) - started_s
         time.sleep(settle_s)
-        seen = psutil.Process(process.pid)
         memory, threads = seen.memory_info(), seen.num_threads()
     finally:
         process.terminate()
@@ -176,7 +179,8 @@ def _start(
             process.wait()
     rss, private = memory.rss, memory.rss - memory.shared  # `shared`: Linux's file and shm pages
     found = Start(
-        *(actor, start, round(first_s, 3), round(rss / 1e6, 1), round(private / 1e6, 1)), threads
+        *(actor, start, round(first_s, 3), round(used.user + used.system, 2)),
+        *(round(rss / 1e6, 1), round(private / 1e6, 1), threads),
     )
     say(f"{actor}, {start}: {found.first_action_s:.2f} s, {found.rss_mb:.0f} MB")
     return found
@@ -202,7 +206,7 @@ def medians_of(starts: Sequence[Start]) -> dict[str, dict[str, float]]:
     return {
         f"{actor}, {start}": {
             name: median([getattr(s, name) for s in starts if (s.actor, s.start) == (actor, start)])
-            for name in ("first_action_s", "rss_mb", "private_mb")
+            for name in ("first_action_s", "cpu_s", "rss_mb", "private_mb")
         }
         for actor, start in kinds
     }
@@ -218,9 +222,8 @@ def met(starts: Sequence[Start], sizes: Sequence[Size]) -> bool:
 
 def text_of(machine: Machine, starts: Sequence[Start], sizes: Sequence[Size]) -> str:
     """What a person reads."""
-    rows = [
-        (name, value["first_action_s"], value["rss_mb"], value["private_mb"])
-        for name, value in medians_of(starts).items()
+    rows: list[tuple[str | float, ...]] = [
+        (name, *value.values()) for name, value in medians_of(starts).items()
     ]
     size_rows = [
         (size.actor, size.mb, ", ".join(f"{name} {mb:.0f}" for name, mb in size.largest.items()))
@@ -232,7 +235,9 @@ def text_of(machine: Machine, starts: Sequence[Start], sizes: Sequence[Size]) ->
     return "\n\n".join(
         (
             machine.text,
-            table(("median", "first action s", "memory MB", "of it private MB"), rows),
+            table(
+                ("median", "first action s", "of it CPU s", "memory MB", "of it private MB"), rows
+            ),
             table(("size", "MB", "largest, MB"), size_rows),
             bars,
         )
