@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cartpole_spec, make_chunk, specs_and_chunks
 
+from shoal import zstd
 from shoal.episodes import Episode, Episodes
 from shoal.errors import WireError
 from shoal.spaces import EnvSpec
@@ -22,13 +22,12 @@ GOOD = tuple(make_chunk(cartpole_spec()).episodes)
 
 
 def message_of(chunk: Chunk) -> pb.TrajectoryChunk:
-    return pb.TrajectoryChunk.FromString(
-        zstandard.ZstdDecompressor().decompress(encode_chunk(chunk))
-    )
+    body = encode_chunk(chunk)
+    return pb.TrajectoryChunk.FromString(zstd.decompress(body, zstd.content_size(body) or 0))
 
 
 def body_of(message: pb.TrajectoryChunk) -> bytes:
-    return zstandard.ZstdCompressor(write_checksum=True).compress(message.SerializeToString())
+    return zstd.compress(message.SerializeToString(), level=3, checksum=True)
 
 
 def one_by_one(chunk: Chunk, episodes: Sequence[Episode]) -> bytes:
