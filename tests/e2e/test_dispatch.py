@@ -41,6 +41,9 @@ def test_every_task_is_handed_out_and_those_of_killed_devices_again() -> None:
         running.kill("learner")
         seen = running.wait_for("training", since=len(running.lines))
         tasks = tasks_of(running)
+        while all(task["state"] != "done" for task in tasks):
+            assert running.process.poll() is None, running.lines[-20:]
+            tasks = tasks_of(running)
         envelope = running.finish()
     assert running.process.returncode == 0, running.lines[-20:]
     assert envelope["audit"]["balanced"] is True
@@ -48,7 +51,6 @@ def test_every_task_is_handed_out_and_those_of_killed_devices_again() -> None:
     states = [task["state"] for task in tasks]
     assert states[-1] == "closed"
     assert states.count("running") <= 3  # two devices, and what the killed one held
-    assert "done" in states
     begun = [n for n, state in enumerate(states) if state in ("done", "running")]
     assert begun == list(range(len(begun)))  # none was passed over
     assert "failed" not in states
