@@ -35,14 +35,14 @@ class Process:
     def ended(self) -> bool:
         return self._child.poll() is not None
 
-    def wait_for_line(self, part: str, *, start: int = 0) -> str:
+    def wait_for_line(self, part: str, *, start: int = 0, timeout_s: float = WAIT_S) -> str:
         """The first line from `start` on that holds `part`; fails if it doesn't come."""
 
         def found() -> str | None:
             return next((line for line in self.lines[start:] if part in line), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() or self._ended, WAIT_S)
+            self._news.wait_for(lambda: found() or self._ended, timeout_s)
             line = found()
         assert line is not None, f"never said {part!r}:\n" + "\n".join(self.lines)
         return line

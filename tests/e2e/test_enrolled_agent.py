@@ -138,5 +138,6 @@ def test_a_device_whose_certificate_and_clock_disagree_says_so_acts_on_and_recov
     key = x509.load_pem_x509_certificate((identity / "cert.pem").read_bytes()).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     write_durably(identity / "cert.pem", pki.certify(key, "pi-7", Role.DEVICE))
-    agent.wait_for_line('"broker_connected"')
+    # It tries again after a while that grew with each attempt.
+    agent.wait_for_line('"broker_connected"', timeout_s=WAIT_S)
     assert agent.stop() == 0
