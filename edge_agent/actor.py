@@ -28,6 +28,10 @@ from shoal.spaces import EnvSpec
 from shoal.tensors import Array
 from shoal.trajectory import Chunk
 
+SAFE_STEP_S = 0.001
+"""What a safe step waits for where no rate is set: nothing of it is recorded, and a loop that never
+lets go of the interpreter starves the threads that would bring the first policy."""
+
 
 class RolloutStopped(ShoalError):
     """The process is ending; the steps of the chunk in progress are not recorded."""
@@ -230,6 +234,8 @@ class Actor:
                 return
             if self._schedule is not None:
                 self.counters.deadline_misses += self._schedule.wait(stop)
+            else:
+                stop.wait(SAFE_STEP_S)
             step = self._environments.step(self._safe)
             self.counters.vector_steps += 1
             self.counters.episodes += len(step.endings)

@@ -90,13 +90,13 @@ def test_a_device_enrols_acts_renews_its_certificate_and_acts_on_when_it_is_revo
         *("--broker", f"{HOST}:{mqtt_port}", "--server", f"{HOST}:{free_port()}"),
         *("--set", 'actor.before_policy="safe_action"'),
     )
-    agent.wait_for_line('"broker_connected"')
-    agent.wait_for_line('"certificate_renewed"')
-    agent.wait_for_line('"connections": 2')
+    agent.wait_for_line('"broker_connected"', timeout_s=WAIT_S)
+    agent.wait_for_line('"certificate_renewed"', timeout_s=WAIT_S)
+    agent.wait_for_line('"connections": 2', timeout_s=WAIT_S)
 
     seen = len(agent.lines)
     shoal("enroll", "revoke", "pi-7", "--dir", str(fleet))
-    agent.wait_for_line('"broker_lost"', start=seen)
+    agent.wait_for_line('"broker_lost"', start=seen, timeout_s=WAIT_S)
     assert not agent.ended  # nothing that the network does ends an agent
     assert agent.stop() == 0
     events = json.loads(shoal("enroll", "events", "--dir", str(fleet), "-o", "json"))
@@ -132,7 +132,7 @@ def test_a_device_whose_certificate_and_clock_disagree_says_so_acts_on_and_recov
     )
     line = json.loads(agent.wait_for_line(f'"{trouble}"'))
     assert "acting and spooling go on" in line["message"]
-    agent.wait_for_line('"broker_lost"')
+    agent.wait_for_line('"broker_lost"', timeout_s=WAIT_S)
     assert not agent.ended
     # The clock is set, or somebody renewed the certificate: now they agree.
     key = x509.load_pem_x509_certificate((identity / "cert.pem").read_bytes()).public_key()
