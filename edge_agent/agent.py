@@ -8,26 +8,26 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from edge_agent.acting import act_forever
-from edge_agent.actor import Actor, Control
-from edge_agent.appetite import Appetite, Pacer
+from edge_agent.acting.actor import Actor, Control
+from edge_agent.acting.loop import act_forever
+from edge_agent.acting.safe_action import safe_actions
 from edge_agent.config import AgentConfig
-from edge_agent.dispatch import Dispatch
-from edge_agent.downlink import Downlink
-from edge_agent.env import Environments, make_env
+from edge_agent.dispatch.dispatch import Dispatch
+from edge_agent.dispatch.workplace import Workplace
+from edge_agent.downlink.downlink import Downlink
+from edge_agent.enrollment.renewal import Renewer
+from edge_agent.environments.env import Environments, make_env
 from edge_agent.events import Events
-from edge_agent.gradient_queue import GradientQueue
-from edge_agent.gradient_uplink import GradientUplink
-from edge_agent.gradient_worker import GradientWorker, find_worker
-from edge_agent.policy_store import PolicyStore
-from edge_agent.precision import PrecisionChooser
-from edge_agent.renewal import Renewer
+from edge_agent.gradients.queue import GradientQueue
+from edge_agent.gradients.uplink import GradientUplink
+from edge_agent.gradients.worker import GradientWorker, find_worker
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.policies.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
-from edge_agent.safe_action import safe_actions
-from edge_agent.spool import Spool
+from edge_agent.spool.spool import Spool
 from edge_agent.status import Certifier, Reporter
-from edge_agent.uplink import Uplink
-from edge_agent.workplace import Workplace
+from edge_agent.uplink.appetite import Appetite, Pacer
+from edge_agent.uplink.uplink import Uplink
 from shoal.errors import IdentityError
 from shoal.identity import POLICY_KEY_FILE, Identity
 from shoal.services import Service, in_thread, run_services

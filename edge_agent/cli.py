@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from edge_agent.checks.finding import Finding, Level, exit_code
 from edge_agent.config import ActorConfig, AgentConfig, EnvConfig
-from edge_agent.finding import Finding, Level, exit_code
 from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
 from shoal.logs import setup_logging
@@ -154,7 +154,7 @@ def check_command(
                 f"{environment} is looked at alone, with --kwargs, --num-envs, --seed and"
                 " --control-hz: leave it out to check a configuration"
             )
-        from edge_agent.env_check import check_environment
+        from edge_agent.checks.env_check import check_environment
 
         alone = EnvConfig(environment, num_envs or 1, seed, keyword_arguments(kwargs))
         rate = ActorConfig(control_hz=control_hz).control_hz
@@ -163,7 +163,7 @@ def check_command(
         raise typer.Exit(min(1, exit_code(findings)))
     if kwargs:
         raise ConfigError("--kwargs goes with ENV: write them under [env.kwargs] of the file")
-    from edge_agent.check import check
+    from edge_agent.checks.check import check
 
     flags = overrides(
         fleet=fleet,
@@ -215,7 +215,7 @@ def enroll_command(
 
     Does nothing if it is one already.
     """
-    from edge_agent.enroll_command import run_enroll
+    from edge_agent.enrollment.command import run_enroll
 
     run_enroll(
         server=server,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edge_agent.gradient_config import GradientsConfig
+from edge_agent.gradients.config import GradientsConfig
 from shoal.errors import ConfigError
 from shoal.topics import check_fleet
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from edge_agent.actor import Actor
-from edge_agent.appetite import Appetite
-from edge_agent.downlink import Downlink
-from edge_agent.gradient_queue import GradientQueue
-from edge_agent.gradient_uplink import Counters as Pushed
-from edge_agent.gradient_uplink import GradientUplink
-from edge_agent.policy_store import PolicyStore
-from edge_agent.precision import Choice, PrecisionChooser
-from edge_agent.run_ledger import RunLedger, coalesce
-from edge_agent.spool import Spool
-from edge_agent.uplink import Uplink
+from edge_agent.acting.actor import Actor
+from edge_agent.downlink.downlink import Downlink
+from edge_agent.gradients.queue import GradientQueue
+from edge_agent.gradients.uplink import Counters as Pushed
+from edge_agent.gradients.uplink import GradientUplink
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.policies.precision import Choice, PrecisionChooser
+from edge_agent.spool.run_ledger import RunLedger, coalesce
+from edge_agent.spool.spool import Spool
+from edge_agent.uplink.appetite import Appetite
+from edge_agent.uplink.uplink import Uplink
 from shoal.spaces import EnvSpec
 from shoal.v1 import device_pb2 as pb
 

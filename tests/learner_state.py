@@ -21,10 +21,10 @@ from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain, build_brain
 from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
 from cloud_learner.training.cursor import Cursor
-from edge_agent.actor import Actor
+from edge_agent.acting.actor import Actor
 from edge_agent.config import EnvConfig
-from edge_agent.env import make_env
-from edge_agent.policy import Policy
+from edge_agent.environments.env import make_env
+from edge_agent.policies.policy import Policy
 from shoal.config import load_config
 from shoal.layout import ObservationLayout
 from shoal.policy import decode_bundle

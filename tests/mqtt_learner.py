@@ -18,7 +18,7 @@ from typing import ParamSpec
 
 from brokers import FLEET, WAIT_S, Broker, identity
 
-from edge_agent.connection import Address, Connection
+from edge_agent.uplink.connection import Address, Connection
 from shoal.identity import Identity
 from shoal.ranges import Ranges
 from shoal.topics import Topics

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cloud_learner.grpc_server import GrpcServer
-from edge_agent.enrollment import Seed, enroll
-from edge_agent.enrollment_address import Endpoint, Membership
+from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.enrollment import Seed, enroll
 from shoal.identity import Identity
 from shoalctl.enrollment.authority import Authority
 from shoalctl.enrollment.challenges import Challenges

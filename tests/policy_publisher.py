@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from policy_graphs import GraphWriter, Weights
 from strategies import some_observations
 
-from edge_agent.policy import Policy
+from edge_agent.policies.policy import Policy
 from shoal.layout import ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import (

@@ -14,9 +14,9 @@ import grpc.aio
 from brokers import WAIT_S
 
 from edge_agent.config import ServerConfig
-from edge_agent.downlink import Downlink
+from edge_agent.downlink.downlink import Downlink
 from edge_agent.events import Events
-from edge_agent.policy_store import PolicyStore
+from edge_agent.policies.policy_store import PolicyStore
 from shoal.identity import Identity
 from shoal.policy import Manifest, split
 from shoal.spaces import EnvSpec

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_agent.events import Events
-from edge_agent.spool import Spool
-from edge_agent.window import Flight, Timing, all_due, plan
+from edge_agent.spool.spool import Spool
+from edge_agent.uplink.window import Flight, Timing, all_due, plan
 from shoal.ranges import Ranges
 from shoal.trajectory import ChunkKey
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge_agent.events import Events
-from edge_agent.run_ledger import RunLedger
-from edge_agent.spool import Spool
+from edge_agent.spool.run_ledger import RunLedger
+from edge_agent.spool.spool import Spool
 
 RUN = bytes(16)
 DEADLINE_S = 30.0

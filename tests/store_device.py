@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge_agent.policy_store import PolicyStore
+from edge_agent.policies.policy_store import PolicyStore
 from shoal.errors import PolicyRejected
 
 if TYPE_CHECKING:
     from policy_publisher import Published, Publisher
 
-    from edge_agent.env import Environments
+    from edge_agent.environments.env import Environments
 
     Make = Callable[..., Environments]
 

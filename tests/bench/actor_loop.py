@@ -30,12 +30,12 @@ from cloud_learner.models.policy import Policy as Trained
 from cloud_learner.models.policy import build_policy
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import Sample
-from edge_agent.actor import Actor
+from edge_agent.acting.actor import Actor
 from edge_agent.config import EnvConfig
-from edge_agent.env import make_env
+from edge_agent.environments.env import make_env
 from edge_agent.events import Events
-from edge_agent.policy import Policy
-from edge_agent.spool import Spool
+from edge_agent.policies.policy import Policy
+from edge_agent.spool.spool import Spool
 from shoal.layout import ObservationLayout
 from shoal.noise import RUN_ID_BYTES, noise_block
 from shoal.policy import ACTION, LOG_PROB, NOISE, OBSERVATION, Manifest, sha256

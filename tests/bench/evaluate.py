@@ -12,7 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from edge_agent.config import EnvConfig
-from edge_agent.env import Environments, make_env
+from edge_agent.environments.env import Environments, make_env
 from shoal.layout import ObservationLayout
 from shoal.policy import ACTION, NEXT_STATE, NOISE, OBSERVATION, STATE
 from shoal.tensors import Array

@@ -31,7 +31,7 @@ def publish(identity: Path, directory: Path, hidden: Sequence[int]) -> None:
     from cloud_learner.quantization.quantize import Quantizer
     from cloud_learner.quantization.sample import Sample
     from edge_agent.config import EnvConfig
-    from edge_agent.env import make_env
+    from edge_agent.environments.env import make_env
     from shoal.identity import Identity
 
     with make_env(EnvConfig("CartPole-v1", num_envs=64, seed=0)) as environments:

@@ -17,10 +17,10 @@ from bench.stream_device import DeviceCertificate
 from torch import nn
 
 from edge_agent.config import BrokerConfig, EnvConfig
-from edge_agent.env import make_env
+from edge_agent.environments.env import make_env
 from edge_agent.events import Events
-from edge_agent.spool import Spool
-from edge_agent.uplink import Uplink
+from edge_agent.spool.spool import Spool
+from edge_agent.uplink.uplink import Uplink
 from shoal.episodes import Episode
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from edge_agent.downlink import OPTIONS
+from edge_agent.downlink.downlink import OPTIONS
 from shoal.gradients import CODECS, Codec, Encoder, Weights, decode_weights
 from shoal.identity import Identity
 from shoal.v1 import update_pb2 as pb

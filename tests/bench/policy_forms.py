@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from edge_agent.policy import Policy
+from edge_agent.policies.policy import Policy
 from shoal.errors import PolicyRejected, ShoalError
 from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout

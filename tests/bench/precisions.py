@@ -31,10 +31,10 @@ from bench.report import Cell, Machine, envelope, finite, table, this_machine, v
 from numpy.typing import NDArray
 
 from edge_agent.config import EnvConfig
-from edge_agent.env import Environments, make_env
-from edge_agent.parity import alike, repeated
-from edge_agent.policy import Binding, Policy
-from edge_agent.precision import faster_of
+from edge_agent.environments.env import Environments, make_env
+from edge_agent.policies.parity import alike, repeated
+from edge_agent.policies.policy import Binding, Policy
+from edge_agent.policies.precision import faster_of
 from shoal.errors import ConfigError, ShoalError
 from shoal.layout import ActionLayout
 from shoal.noise import RUN_ID_BYTES, noise_block

@@ -21,9 +21,9 @@ if str(HERE.parent) not in sys.path:  # run as a program
 from bench.child import now_s  # noqa: E402
 
 from edge_agent.config import ServerConfig  # noqa: E402
-from edge_agent.downlink import Downlink, open_channel  # noqa: E402
+from edge_agent.downlink.downlink import Downlink, open_channel  # noqa: E402
 from edge_agent.events import Events  # noqa: E402
-from edge_agent.policy_store import PolicyStore  # noqa: E402
+from edge_agent.policies.policy_store import PolicyStore  # noqa: E402
 from shoal.identity import Identity  # noqa: E402
 from shoal.policy import (  # noqa: E402
     MAX_BUNDLE_BYTES,

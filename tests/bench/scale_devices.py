@@ -16,9 +16,9 @@ from pathlib import Path
 from bench.fleet_site import FLEET, HOST
 from bench.stream_device import DeviceCertificate
 
-from edge_agent.connection import Address, Connection, Will
-from edge_agent.run_ledger import NOTHING, RunLedger
-from edge_agent.window import Flight, Timing, all_due, plan
+from edge_agent.spool.run_ledger import NOTHING, RunLedger
+from edge_agent.uplink.connection import Address, Connection, Will
+from edge_agent.uplink.window import Flight, Timing, all_due, plan
 from shoal.errors import ShoalError
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES

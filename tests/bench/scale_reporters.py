@@ -11,7 +11,7 @@ from bench.fleet_site import FLEET, HOST
 from bench.stream_device import DeviceCertificate
 from bench.stream_learner import cpu_s
 
-from edge_agent.connection import Address, Connection
+from edge_agent.uplink.connection import Address, Connection
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES
 from shoal.topics import Topics

@@ -18,9 +18,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config import BrokerConfig
 from edge_agent.events import Events
-from edge_agent.run_ledger import RunLedger
-from edge_agent.spool import Spool
-from edge_agent.uplink import Uplink
+from edge_agent.spool.run_ledger import RunLedger
+from edge_agent.spool.spool import Spool
+from edge_agent.uplink.uplink import Uplink
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES
 from shoal.topics import Topics

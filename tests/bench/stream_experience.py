@@ -48,10 +48,10 @@ def record(env: str, envs: int, chunk_steps: int, count: int) -> Experience:
     from cloud_learner.models.policy import build_policy
     from cloud_learner.quantization.quantize import Quantizer
     from cloud_learner.quantization.sample import Sample
-    from edge_agent.actor import Actor
+    from edge_agent.acting.actor import Actor
     from edge_agent.config import EnvConfig
-    from edge_agent.env import make_env
-    from edge_agent.policy import Policy
+    from edge_agent.environments.env import make_env
+    from edge_agent.policies.policy import Policy
     from shoal.layout import ObservationLayout
     from shoal.noise import RUN_ID_BYTES
     from shoal.policy import Manifest, sha256

@@ -18,8 +18,8 @@ from networks import ACTIONS
 
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.models.heads import distribution_of
-from edge_agent.policy_store import PolicyStore
-from edge_agent.precision import PrecisionChooser
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.policies.precision import PrecisionChooser
 from shoal.layout import ActionLayout
 from shoal.spaces import Space
 from shoalctl.cli import run

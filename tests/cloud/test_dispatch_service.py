@@ -19,7 +19,7 @@ from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Limits, TaskQueue
 from cloud_learner.grpc_server import GrpcServer
 from edge_agent.config import ServerConfig
-from edge_agent.dispatch import Dispatch, Left, Task
+from edge_agent.dispatch.dispatch import Dispatch, Left, Task
 from edge_agent.events import Events
 from shoal.errors import WireError
 from shoal.identity import Identity

@@ -17,11 +17,11 @@ from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.quantization.session import open_twin
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard, decide
-from edge_agent.actor import Actor
+from edge_agent.acting.actor import Actor
 from edge_agent.config import EnvConfig
-from edge_agent.env import make_env
-from edge_agent.policy_store import PolicyStore
-from edge_agent.precision import PrecisionChooser, Wanted
+from edge_agent.environments.env import make_env
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.policies.precision import PrecisionChooser, Wanted
 from shoal.policy import decode_bundle
 from shoal.tensors import decode_tensors
 from shoal.trajectory import decode_chunk, encode_chunk

@@ -15,8 +15,8 @@ from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import Sample
 from cloud_learner.quantization.session import open_session
 from edge_agent.config import EnvConfig
-from edge_agent.env import make_env
-from edge_agent.policy_store import PolicyStore
+from edge_agent.environments.env import make_env
+from edge_agent.policies.policy_store import PolicyStore
 from shoal.layout import ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import ACTION, LOG_PROB, NOISE, OBSERVATION

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from policy_publisher import Publisher
 
-from edge_agent.env import Environments
+from edge_agent.environments.env import Environments
 
 
 class Counting(gymnasium.Env[Any, Any]):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from wire.samples import samples
 
-from edge_agent.acceptance import check_acceptable
-from edge_agent.policy_files import PolicyFile
+from edge_agent.policies.acceptance import check_acceptable
+from edge_agent.policies.policy_files import PolicyFile
 from shoal.errors import PolicyRejected
 from shoal.policy import decode_manifest
 

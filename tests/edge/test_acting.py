@@ -14,15 +14,15 @@ from brokers import WAIT_S
 from mqtt_learner import DEVICE
 from policy_publisher import Publisher
 
-from edge_agent.acting import act_forever
-from edge_agent.actor import Actor, Control
-from edge_agent.appetite import Appetite, Pacer, Wanted
+from edge_agent.acting.actor import Actor, Control
+from edge_agent.acting.loop import act_forever
 from edge_agent.config import ActorConfig, EnvConfig
-from edge_agent.env import make_env
+from edge_agent.environments.env import make_env
 from edge_agent.events import Events
-from edge_agent.gradient_queue import GradientQueue
-from edge_agent.policy_store import PolicyStore
-from edge_agent.spool import Spool
+from edge_agent.gradients.queue import GradientQueue
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.spool.spool import Spool
+from edge_agent.uplink.appetite import Appetite, Pacer, Wanted
 from shoal.trajectory import Chunk, decode_chunk, encode_chunk
 
 FLEET = "demo"

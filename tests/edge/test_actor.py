@@ -12,9 +12,9 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.actor import Actor, Control, RolloutStopped
+from edge_agent.acting.actor import Actor, Control, RolloutStopped
 from edge_agent.config import EnvConfig
-from edge_agent.env import Environments, make_env
+from edge_agent.environments.env import Environments, make_env
 from shoal.errors import ConfigError, PolicyRejected
 from shoal.noise import noise_block
 from shoal.trajectory import Chunk, decode_chunk, encode_chunk

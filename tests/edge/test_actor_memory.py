@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_publisher import Publisher
 
-from edge_agent.actor import Actor
-from edge_agent.env import Environments
+from edge_agent.acting.actor import Actor
+from edge_agent.environments.env import Environments
 from shoal.errors import PolicyRejected
 from shoal.noise import noise_block
 from shoal.trajectory import Chunk, decode_chunk, encode_chunk

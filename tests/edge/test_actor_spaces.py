@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_publisher import Publisher
 
-from edge_agent.actor import Actor
-from edge_agent.env import Environments
+from edge_agent.acting.actor import Actor
+from edge_agent.environments.env import Environments
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
 from shoal.tensors import Array

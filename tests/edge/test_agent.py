@@ -20,11 +20,11 @@ from mqtt_learner import DEVICE, asyncs, connected_learner
 from policy_publisher import Publisher
 
 from edge_agent.config import EnvConfig
-from edge_agent.env import make_env
+from edge_agent.environments.env import make_env
 from edge_agent.events import Events
-from edge_agent.policy_store import PolicyStore
-from edge_agent.run_ledger import RunLedger
-from edge_agent.spool import Spool
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.spool.run_ledger import RunLedger
+from edge_agent.spool.spool import Spool
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
 from shoal.trajectory import decode_chunk
@@ -336,7 +336,7 @@ def test_a_wrong_flag_is_one_line_and_its_exit_code(
 
 def test_an_agent_never_loads_torch_or_onnx() -> None:
     program = (
-        "import sys, edge_agent.agent, edge_agent.check, edge_agent.cli;"
+        "import sys, edge_agent.agent, edge_agent.checks.check, edge_agent.cli;"
         "print([name for name in ('torch', 'onnx', 'tensorboard') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.appetite import Appetite, Pacer, Wanted, due_s
+from edge_agent.uplink.appetite import Appetite, Pacer, Wanted, due_s
 from shoal.errors import WireError
 from shoal.v1 import device_pb2 as pb
 

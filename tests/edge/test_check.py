@@ -12,14 +12,14 @@ from brokers import free_port, nats_broker
 from brokers import identity as identity_of
 from mqtt_learner import DEVICE
 
-from edge_agent.check import check
+from edge_agent.checks.check import check
+from edge_agent.checks.env_check import step_time
+from edge_agent.checks.finding import Finding, Level, exit_code
+from edge_agent.checks.trial import Trial
 from edge_agent.config import ActorConfig, AgentConfig, BrokerConfig, EnvConfig, ServerConfig
-from edge_agent.env_check import step_time
 from edge_agent.events import Events
-from edge_agent.finding import Finding, Level, exit_code
-from edge_agent.gradient_config import GradientsConfig
-from edge_agent.spool import Spool
-from edge_agent.trial import Trial
+from edge_agent.gradients.config import GradientsConfig
+from edge_agent.spool.spool import Spool
 from shoalctl.pki import FleetPki
 
 RUN = bytes(16)

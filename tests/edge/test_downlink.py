@@ -12,7 +12,7 @@ from mqtt_learner import asyncs
 from policy_server import DEVICE, FLEET, RUN_ID, Publisher, device, served, served_first
 
 from edge_agent.config import ServerConfig
-from edge_agent.downlink import reach
+from edge_agent.downlink.downlink import reach
 from shoal.errors import ConnectionFailed
 from shoal.identity import Identity
 from shoal.policy import MAX_BUNDLE_BYTES

@@ -13,7 +13,7 @@ from brokers import WAIT_S, free_port
 from mqtt_learner import asyncs
 from policy_server import DEVICE, FLEET, Device, Publisher, Signed, device, served, served_first
 
-from edge_agent.policy import Policy
+from edge_agent.policies.policy import Policy
 from shoal.delta import encode_delta
 from shoal.policy import decode_bundle, sha256
 from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta

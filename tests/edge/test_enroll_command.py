@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.enroll_command import read_token, run_enroll, wipe
-from edge_agent.enrollment_address import Endpoint, Membership
+from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.command import read_token, run_enroll, wipe
 from shoal.errors import ConfigError, IdentityError
 
 

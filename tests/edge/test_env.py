@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import EnvConfig
-from edge_agent.env import EnvironmentFault, Environments, make_env
+from edge_agent.environments.env import EnvironmentFault, Environments, make_env
 from shoal.errors import EnvironmentFailed
 from shoal.spaces import Box, Discrete
 
@@ -376,7 +376,8 @@ def test_every_copy_is_closed(make_copy: type[Counting], make_environments: Make
 
 def test_neither_torch_nor_onnx_is_imported_to_act() -> None:
     code = (
-        "import sys, edge_agent.env, edge_agent.actor, edge_agent.policy, edge_agent.policy_store\n"
+        "import sys, edge_agent.environments.env, edge_agent.acting.actor\n"
+        "import edge_agent.policies.policy, edge_agent.policies.policy_store\n"
         "print([name for name in ('torch', 'onnx', 'tensorboard') if name in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

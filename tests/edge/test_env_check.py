@@ -12,10 +12,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from typer.testing import CliRunner
 
-from edge_agent.cli import agent_app
-from edge_agent.config import EnvConfig
-from edge_agent.env import Environments
-from edge_agent.env_check import (
+from edge_agent.checks.env_check import (
     Run,
     check_endings,
     check_environment,
@@ -23,9 +20,12 @@ from edge_agent.env_check import (
     check_seeding,
     reset_time,
 )
-from edge_agent.finding import Finding, Level, exit_code
-from edge_agent.ledger import Episode, Ledger
-from edge_agent.trial import Trial, attempt
+from edge_agent.checks.finding import Finding, Level, exit_code
+from edge_agent.checks.ledger import Episode, Ledger
+from edge_agent.checks.trial import Trial, attempt
+from edge_agent.cli import agent_app
+from edge_agent.config import EnvConfig
+from edge_agent.environments.env import Environments
 from shoal.errors import ConfigError
 
 NAMES = [

@@ -27,7 +27,7 @@ def test_a_module_beside_the_user_is_found_though_it_is_not_installed(tmp_path: 
     (tmp_path / "my_own_arm.py").write_text(OWN)
     code = (
         "from edge_agent.config import EnvConfig\n"
-        "from edge_agent.env import make_env\n"
+        "from edge_agent.environments.env import make_env\n"
         "with make_env(EnvConfig('my_own_arm:Arm', num_envs=2)) as envs:\n"
         "    print(envs.reset().shape)\n"
     )

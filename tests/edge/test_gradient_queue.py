@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cartpole_spec, make_chunk
 
-from edge_agent.gradient_queue import GradientQueue
+from edge_agent.gradients.queue import GradientQueue
 
 SPEC = cartpole_spec()
 

@@ -19,10 +19,10 @@ from strategies import RUN_ID, cartpole_spec, make_chunk
 
 from edge_agent.config import ServerConfig
 from edge_agent.events import Events
-from edge_agent.gradient_config import GradientsConfig
-from edge_agent.gradient_queue import GradientQueue
-from edge_agent.gradient_uplink import GradientUplink
-from edge_agent.gradient_worker import find_worker
+from edge_agent.gradients.config import GradientsConfig
+from edge_agent.gradients.queue import GradientQueue
+from edge_agent.gradients.uplink import GradientUplink
+from edge_agent.gradients.worker import find_worker
 from shoal.errors import ConfigError
 from shoal.gradients import Computed, Weights, decode_gradient, encode_weights
 from shoal.identity import Identity

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.gym_spaces import converter, to_space
+from edge_agent.environments.gym_spaces import converter, to_space
 from shoal.layout import ActionLayout
 from shoal.spaces import Dict, Discrete, MultiBinary, Tuple, parts
 

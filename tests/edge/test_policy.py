@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from strategies import some_observations
 
-from edge_agent.policy import Policy, Port
+from edge_agent.policies.policy import Policy, Port
 from shoal.errors import PolicyRejected
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block

@@ -17,7 +17,7 @@ from shoal.spaces import Discrete, EnvSpec, Tuple, unbounded
 if TYPE_CHECKING:
     from policy_publisher import Publisher
 
-    from edge_agent.env import Environments
+    from edge_agent.environments.env import Environments
 
     Make = Callable[..., Environments]
 from store_device import Device, accept, refuse

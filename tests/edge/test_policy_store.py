@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent import policy_files, policy_store
-from edge_agent.actor import Actor
+from edge_agent.acting.actor import Actor
+from edge_agent.policies import policy_files, policy_store
 from shoal.errors import PolicyRejected
 
 if TYPE_CHECKING:
     from edge.conftest import Counting
     from policy_publisher import Published, Publisher
 
-    from edge_agent.env import Environments
+    from edge_agent.environments.env import Environments
 
     Make = Callable[..., Environments]
 from store_device import Device, accept, refuse, version_of

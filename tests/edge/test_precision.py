@@ -15,12 +15,12 @@ from networks import make_case, of_kind
 
 from cloud_learner.downlink.published import Circumstances, Published, sign_policy
 from cloud_learner.quantization.quantize import Quantizer
-from edge_agent.actor import Actor
+from edge_agent.acting.actor import Actor
 from edge_agent.events import Events
-from edge_agent.parity import alike
-from edge_agent.policy import Policy
-from edge_agent.policy_store import PolicyStore
-from edge_agent.precision import FASTER_BY, PrecisionChooser, Wanted, faster_of
+from edge_agent.policies.parity import alike
+from edge_agent.policies.policy import Policy
+from edge_agent.policies.policy_store import PolicyStore
+from edge_agent.policies.precision import FASTER_BY, PrecisionChooser, Wanted, faster_of
 from shoal import float_twin
 from shoal.layout import ActionLayout
 from shoal.policy import policy_digest, sha256
@@ -268,7 +268,7 @@ def test_a_twin_that_decides_otherwise_does_not_act(
         return made | {last: -made[last]}
 
     right = float_twin.float_tensors
-    monkeypatch.setattr("edge_agent.policy.float_tensors", turned)
+    monkeypatch.setattr("edge_agent.policies.policy.float_tensors", turned)
     store = device.start("auto", FakeClock(*FP32_FASTER))
     policy = store.offer(learner.publish(1).bundle, learner.fetch)
     assert (policy.precision, precision_of(store)) == ("int8", "int8")
@@ -277,7 +277,7 @@ def test_a_twin_that_decides_otherwise_does_not_act(
     assert "golden rows" in message
     store.offer(learner.publish(2).bundle, learner.fetch)
     assert device.said() == []  # told once
-    monkeypatch.setattr("edge_agent.policy.float_tensors", right)
+    monkeypatch.setattr("edge_agent.policies.policy.float_tensors", right)
     assert store.offer(learner.publish(3).bundle, learner.fetch).precision == "fp32"
 
 
@@ -290,7 +290,7 @@ def test_a_twin_whose_log_probabilities_are_off_does_not_act(
         return made | {f"{kind}.{last}": 10 * made[f"{kind}.{last}"] for kind in ("weight", "bias")}
 
     right = float_twin.float_tensors
-    monkeypatch.setattr("edge_agent.policy.float_tensors", sharpened)
+    monkeypatch.setattr("edge_agent.policies.policy.float_tensors", sharpened)
     store = device.start("fp32")
     store.offer(learner.publish(1).bundle, learner.fetch)
     assert precision_of(store) == "int8"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from policy_publisher import Publisher
 from strategies import cartpole_spec, make_chunk
 
-from edge_agent.actor import Actor
-from edge_agent.priorities import td_errors
+from edge_agent.acting.actor import Actor
+from edge_agent.acting.priorities import td_errors
 from shoal.errors import PolicyRejected
 from shoal.trajectory import decode_chunk, encode_chunk
 from shoal.validation import validate_chunk

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from policy_publisher import Publisher
 
-from edge_agent.policy_store import PolicyStore
-from edge_agent.reconstruction import accept_delta
+from edge_agent.downlink.reconstruction import accept_delta
+from edge_agent.policies.policy_store import PolicyStore
 from shoal.errors import PolicyRejected
 from shoal.policy import decode_bundle
 from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta

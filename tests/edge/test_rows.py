@@ -11,8 +11,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.gym_spaces import to_space
-from edge_agent.rows import Misfit, Rows, leaf_view
+from edge_agent.environments.gym_spaces import to_space
+from edge_agent.environments.rows import Misfit, Rows, leaf_view
 from shoal.layout import ObservationLayout
 
 

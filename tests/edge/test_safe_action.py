@@ -10,8 +10,8 @@ from edge.worlds import any_space
 from gymnasium import spaces
 from hypothesis import given
 
-from edge_agent.gym_spaces import converter, to_space
-from edge_agent.safe_action import own_terms, safe_actions
+from edge_agent.acting.safe_action import own_terms, safe_actions
+from edge_agent.environments.gym_spaces import converter, to_space
 from shoal.errors import ConfigError
 from shoal.layout import ActionLayout
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spools import DEADLINE_S, RUN, events_of, ledger_of, open_spool, run_id_of, seqs_of
 
-from edge_agent.run_ledger import RunLedger, coalesce
-from edge_agent.spool import Spool
-from edge_agent.spool_file import KEEP_RUNS
+from edge_agent.spool.run_ledger import RunLedger, coalesce
+from edge_agent.spool.spool import Spool
+from edge_agent.spool.spool_file import KEEP_RUNS
 from shoal.ranges import Ranges
 
 
@@ -53,7 +53,7 @@ def test_an_acknowledged_chunk_is_forgotten_and_an_unknown_one_ignored(path: Pat
 def test_acknowledged_chunks_leave_together_and_at_once_when_somebody_waits(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.spool.DELETIONS_WAIT_S", DEADLINE_S)
+    monkeypatch.setattr("edge_agent.spool.spool.DELETIONS_WAIT_S", DEADLINE_S)
     commits = []
     with open_spool(path) as spool:
         for _ in range(8):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from spools import DEADLINE_S, RUN, events_of, ledger_of, open_spool, run_id_of, seqs_of
 
-from edge_agent.run_ledger import RunLedger
-from edge_agent.spool import MAX_QUEUED_BYTES, Spool
+from edge_agent.spool.run_ledger import RunLedger
+from edge_agent.spool.spool import MAX_QUEUED_BYTES, Spool
 from shoal.errors import SpoolError
 from shoal.ranges import Ranges
 from shoal.v1 import device_pb2 as pb
@@ -183,7 +183,7 @@ _WRITER = textwrap.dedent("""
     import os, sys, time
     from pathlib import Path
     from edge_agent.events import Events
-    from edge_agent.spool import Spool
+    from edge_agent.spool.spool import Spool
     run_id = os.urandom(16)
     with Spool(Path(sys.argv[1]), max_bytes=2**30, run_id=run_id,
                events=Events("pi-1", run_id, clock=time.time)) as spool:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.precision import Choice
-from edge_agent.run_ledger import RunLedger
+from edge_agent.policies.precision import Choice
+from edge_agent.spool.run_ledger import RunLedger
 from edge_agent.status import (
     MAX_RUNS,
     MAX_SPANS,

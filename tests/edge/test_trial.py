@@ -14,9 +14,9 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.env import EnvironmentFault
-from edge_agent.gym_spaces import to_space
-from edge_agent.trial import LEAST_STEPS, TRIAL_STEPS, attempt
+from edge_agent.checks.trial import LEAST_STEPS, TRIAL_STEPS, attempt
+from edge_agent.environments.env import EnvironmentFault
+from edge_agent.environments.gym_spaces import to_space
 from shoal.spaces import Box
 
 BOX = Box(np.full(3, -1, np.float32), np.full(3, 1, np.float32))

@@ -14,12 +14,12 @@ import pytest
 from brokers import BROKERS, WAIT_S, Broker, free_port, identity
 from mqtt_learner import DEVICE, TOPICS, asyncs, connected_learner
 
-from edge_agent.appetite import Appetite
 from edge_agent.config import BrokerConfig
 from edge_agent.events import Events
-from edge_agent.spool import Spool
+from edge_agent.spool.spool import Spool
 from edge_agent.status import Certifier
-from edge_agent.uplink import Uplink
+from edge_agent.uplink.appetite import Appetite
+from edge_agent.uplink.uplink import Uplink
 from shoal import zstd
 from shoal.identity import Identity
 from shoal.ranges import Ranges

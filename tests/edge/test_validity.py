@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.validity import MAX_SKEW_S, Dates, Trouble, diagnose, length
+from edge_agent.enrollment.validity import MAX_SKEW_S, Dates, Trouble, diagnose, length
 
 DATES = Dates(first_s=1_000_000.0, last_s=2_000_000.0)
 seconds = st.floats(min_value=0.0, max_value=4e9)

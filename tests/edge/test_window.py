@@ -7,8 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.run_ledger import RunLedger
-from edge_agent.window import Flight, Timing, all_due, plan, silent_since
+from edge_agent.spool.run_ledger import RunLedger
+from edge_agent.uplink.window import Flight, Timing, all_due, plan, silent_since
 from shoal.ranges import Ranges
 
 RUNS = [n.to_bytes(16, "big") for n in range(3)]

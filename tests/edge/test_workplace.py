@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.actor import Actor
+from edge_agent.acting.actor import Actor
 from edge_agent.config import DispatchConfig, EnvConfig
-from edge_agent.dispatch import Left, Task
-from edge_agent.env import EnvironmentFault, make_env
+from edge_agent.dispatch.dispatch import Left, Task
+from edge_agent.dispatch.workplace import Workplace, is_done
+from edge_agent.environments.env import EnvironmentFault, make_env
 from edge_agent.events import Events
-from edge_agent.policy import Policy
-from edge_agent.workplace import Workplace, is_done
+from edge_agent.policies.policy import Policy
 from shoal.spaces import EnvSpec
 from shoal.trajectory import Chunk
 

@@ -59,7 +59,8 @@ def test_an_operators_command_never_loads_torch(arguments: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    "module", ["shoalctl.enrollment.server", "edge_agent.renewal", "cloud_learner.revocations"]
+    "module",
+    ["shoalctl.enrollment.server", "edge_agent.enrollment.renewal", "cloud_learner.revocations"],
 )
 def test_enrolment_needs_no_torch_on_either_side(module: str) -> None:
     program = f"import sys, {module}; print({{'torch', 'onnx'}} & {{*sys.modules}})"

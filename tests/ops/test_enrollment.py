@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from office import HOST, Office
 
-from edge_agent.enrollment import EnrollmentRefused, enroll, renew, signing_request
-from edge_agent.enrollment_address import Endpoint, Membership
-from edge_agent.pinned_channel import PinnedChannel
+from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.enrollment import EnrollmentRefused, enroll, renew, signing_request
+from edge_agent.enrollment.pinned_channel import PinnedChannel
 from shoal.durable_file import write_durably
 from shoal.enrollment import enroll_proof, prove, renew_proof
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError
@@ -669,7 +669,7 @@ def test_a_power_cut_at_any_write_of_an_enrolment_is_mended_by_the_next_try(
     async def scenario() -> None:
         async with Office.open(tmp_path / "fleet") as office:
             token = office.token()
-            monkeypatch.setattr("edge_agent.pending_identity.write_durably", failing)
+            monkeypatch.setattr("edge_agent.enrollment.pending_identity.write_durably", failing)
             with pytest.raises(IdentityError, match="the power went"):
                 await office.enroll(tmp_path / "pi-1", token=token)
             assert not (tmp_path / "pi-1").exists()
@@ -693,7 +693,7 @@ def test_a_power_cut_while_a_certificate_is_replaced_leaves_the_old_one(
         async with Office.open(tmp_path / "fleet") as office:
             await office.enroll(tmp_path / "pi-1", token=office.token())
             before = certificate_of(tmp_path / "pi-1")
-            monkeypatch.setattr("edge_agent.enrollment.write_durably", failing)
+            monkeypatch.setattr("edge_agent.enrollment.enrollment.write_durably", failing)
             with pytest.raises(IdentityError, match="the power went"):
                 await always_renew(office, tmp_path / "pi-1")
             assert certificate_of(tmp_path / "pi-1") == before

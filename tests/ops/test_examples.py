@@ -17,7 +17,7 @@ from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.training.experience import Admitted, collate
 from edge_agent.config import EnvConfig
-from edge_agent.env import make_env
+from edge_agent.environments.env import make_env
 from examples.cartpole_pixels import FRAMES, SIZE, CartPolePixels, draw
 from examples.cartpole_positions import CartPolePositions
 from examples.reinforce import Reinforce

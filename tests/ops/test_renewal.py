@@ -13,9 +13,9 @@ from typing import Any
 from cryptography import x509
 from office import Clock, Office
 
+from edge_agent.enrollment.renewal import Renewer
+from edge_agent.enrollment.validity import Trouble
 from edge_agent.events import Events
-from edge_agent.renewal import Renewer
-from edge_agent.validity import Trouble
 from shoal.identity import Identity
 from shoalctl.enrollment.config import EnrollmentConfig
 from shoalctl.pki import FleetPki, Role

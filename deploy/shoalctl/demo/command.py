@@ -238,7 +238,7 @@ class _Demo:
 
 def _threshold(options: DemoOptions) -> float | None:
     from edge_agent.config import EnvConfig
-    from edge_agent.env import make_env
+    from edge_agent.environments.env import make_env
 
     kwargs = dict(options.plan.env_kwargs)
     environments = make_env(EnvConfig(options.plan.env_id, kwargs=kwargs))

@@ -1,0 +1,399 @@
+"""The policies a device holds: what is accepted, what is current, what it falls back to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from edge_agent.policies.acceptance import check_acceptable
+from edge_agent.policies.policy import Policy
+from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
+from edge_agent.policies.precision import PrecisionChooser, Proven
+from edge_agent.policies.self_test import check_ports, self_test
+from shoal.errors import LimitExceeded, PolicyRejected, ShoalError, WireError
+from shoal.layout import ObservationLayout
+from shoal.logs import get_logger
+from shoal.policy import (
+    MAX_BUNDLE_BYTES,
+    SIGNING_CONTEXT,
+    Golden,
+    check_digests,
+    decode_bundle,
+    decode_golden,
+    decode_manifest,
+    golden_tensors,
+    sha256,
+)
+from shoal.policy_delta import Base, Content
+from shoal.spaces import EnvSpec
+from shoal.tensors import decode_tensors
+
+FetchGraph = Callable[[bytes], bytes]
+SWAPS_REMEMBERED: Final = 1024
+_KEPT: Final = 2  # the current policy, and the one before
+
+log = get_logger("policy_store")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
+
+    policy: Policy
+    file: PolicyFile
+    acting: Policy
+    golden: Golden
+    data: bytes | None = None
+
+
+class PolicyStore:
+    """Accepts signed policies and says which one acts.
+
+    with PolicyStore(directory, fleet="pond", public_key=key, spec=spec) as policies:
+        policies.offer(bundle, fetch_graph)  # in a thread of its own
+        chunk = actor.rollout(policies.current)
+
+    Attributes:
+        current: The policy that acts from the next chunk on; None before the first. Read it from
+            any thread.
+        swaps: Policies that became current since the start.
+        swap_ms: How long each of the last ones took, from its bundle's arrival to being current.
+        rejections: How many were refused, by reason; replaced, never changed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        fleet: str,
+        public_key: bytes,
+        spec: EnvSpec,
+        chooser: PrecisionChooser | None = None,
+    ) -> None:
+        """Loads the newest policy on disk that still proves itself.
+
+        Args:
+            directory: The store's own. Versions count per fleet and key, so each such trust has a
+                directory in it.
+            fleet: The device's fleet.
+            public_key: Ed25519, 32 bytes: who may sign policies.
+            spec: The spaces of the device's environment.
+            chooser: Chooses between int8 and the float twin; None: as published.
+
+        Raises:
+            ShoalError: The directory cannot be made or read, or the key is not one.
+        """
+        self.current: Policy | None = None
+        self.swaps = 0
+        self.swap_ms: deque[float] = deque(maxlen=SWAPS_REMEMBERED)
+        self.rejections: Counter[str] = Counter()
+        self._fleet = fleet
+        self._spec = spec
+        self._chooser = chooser or PrecisionChooser("int8", spec=spec)
+        self._held: list[_Held] = []  # newest first; one more than `_KEPT` until `save`
+        self._offering = threading.Lock()
+        self._changed = threading.Condition()
+        self._wakes = 0
+        self._listeners: tuple[Callable[[], object], ...] = ()
+        try:
+            self._key = Ed25519PublicKey.from_public_bytes(public_key)
+            self._files = PolicyFiles(directory / f"{fleet}-{sha256(public_key).hex()[:16]}")
+            on_disk = self._files.list()
+        except (OSError, ValueError) as error:
+            raise ShoalError(
+                f"policies {directory}: {error}; check state_dir and the identity's policy key"
+            ) from error
+        self._newest = on_disk[0] if on_disk else None
+        self._condemned = {file.manifest_digest for file in on_disk if file.condemned}
+        self._load(on_disk)
+
+    def __enter__(self) -> Self:
+        """Hands over the store."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wakes whoever waits, and saves what was accepted last."""
+        self.wake()
+        self.save()
+
+    def offer(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+        """Does what `accept` does, and then `save`."""
+        policy = self.accept(data, fetch_graph)
+        self.save()
+        return policy
+
+    def accept(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+        """Proves a policy and makes it current. Not for the control thread: takes milliseconds.
+
+        It acts before it is on disk: `save` is to follow (decision 0022).
+
+        Args:
+            data: A serialized bundle, not trusted.
+            fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
+
+        Returns:
+            The policy, or its float twin, which is current now; the same one again if it was
+            already.
+
+        Raises:
+            PolicyRejected: The current policy stays. With the reason `size`, `malformed`,
+                `signature`, `digest`, `fleet`, `fingerprint`, `rollback`, `condemned`, `graph` or
+                `self_test`.
+        """
+        started = time.perf_counter()
+        with self._offering:
+            try:
+                proven, file = self._prove(data, fetch_graph)
+            except PolicyRejected as rejected:
+                self._count(rejected)
+                raise
+            if self._held and file == self._held[0].file:
+                chosen = None if self.lacks_twin else self._held[0].acting
+            else:
+                self._newest = file
+                chosen = self._choose(proven, measure=False)
+                held = _Held(proven.policy, file, chosen or proven.policy, proven.golden, data)
+                self._held = [held, *self._held[:_KEPT]]
+                self.swap_ms.append((time.perf_counter() - started) * 1e3)
+                self.swaps += 1
+                self._become(held.acting)
+        return chosen or self._refine(proven, fetch_graph)
+
+    def save(self) -> None:
+        """Has what was accepted survive a power cut, and only then removes what it replaces.
+
+        On a full disk it acts all the same, until the next start; the next call tries again.
+        """
+        with self._offering:
+            self._held = self._held[:_KEPT]  # a session takes a while to end
+            fresh = [each for each in self._held if each.data is not None]
+            if not fresh:
+                return
+            try:
+                for each in reversed(fresh):
+                    self._files.write(each.file, each.data or b"")
+                manifests = [each.policy.manifest for each in self._held]
+                self._files.prune(
+                    keep=[each.file for each in self._held],
+                    graphs={d for m in manifests for d in (m.graph_digest, m.float_graph_digest)},
+                )
+            except OSError as error:
+                log.warning("policy_not_persisted", version=fresh[0].file.version, error=str(error))
+                return
+            self._held = [replace(each, data=None) for each in self._held]
+
+    def held(self, base: Base) -> Content | None:
+        """What the bundle of a proven version that is held has in it; None where it is not here."""
+        for each in tuple(self._held):
+            if Base.of(each.policy.manifest) == base:
+                return Content(each.policy.tensors, golden_tensors(each.golden))
+        return None
+
+    def refuse(self, rejected: PolicyRejected) -> None:
+        """Counts a policy that was refused before it could be offered."""
+        with self._offering:
+            self._count(rejected)
+
+    @contextmanager
+    def listening(self, changed: Callable[[], object]) -> Iterator[None]:
+        """Has `changed` called, by any thread, whenever another policy became current."""
+        self._listeners = (*self._listeners, changed)
+        try:
+            yield
+        finally:
+            self._listeners = tuple(each for each in self._listeners if each is not changed)
+
+    @property
+    def lacks_twin(self) -> bool:
+        """Whether the current policy may be better off as its float twin, whose graph is not here.
+
+        It is offered once more then, so that the graph can be fetched.
+        """
+        current = self.current
+        if current is None or current.precision != "int8":
+            return False
+        digest = current.manifest.float_graph_digest
+        return self._chooser.wants_twin(current.manifest) and not self._files.has_graph(digest)
+
+    def condemn(self, policy: Policy, reason: str) -> Policy | None:
+        """Gives up a policy that failed while acting: the one before is current again.
+
+        Of a float twin it gives up the twin: the int8 policy of that version is current then.
+
+        Args:
+            policy: Which; nothing happens if it is not current any more.
+            reason: Counted and logged, such as `non_finite`.
+
+        Returns:
+            The current policy, None where there is no other.
+        """
+        with self._offering:
+            published = self._held[0].policy if self._held else None
+            if self._held and published is not policy is self._held[0].acting:
+                self._count(PolicyRejected(reason, f"the float twin of policy {policy.version}"))
+                self._chooser.condemn(policy)
+                self._act_with(self._held[0].policy)
+            elif published is policy:
+                failed = self._held.pop(0)
+                self._condemned.add(failed.file.manifest_digest)
+                self._count(PolicyRejected(reason, f"policy {policy.version} failed while acting"))
+                try:
+                    self._files.condemn(failed.file.version, failed.file.manifest_digest)
+                except OSError as error:
+                    log.warning("policy_not_persisted", version=policy.version, error=str(error))
+                self._become(self._held[0].acting if self._held else None)
+            return self.current
+
+    def wait_newer(self, version: int, timeout: float) -> Policy | None:
+        """Waits until the current policy is newer than `version`.
+
+        Args:
+            version: 0 waits for any policy.
+            timeout: Seconds.
+
+        Returns:
+            The current policy; None on timeout and after `wake`.
+        """
+        with self._changed:
+            wakes = self._wakes
+            self._changed.wait_for(lambda: self._newer(version) or self._wakes != wakes, timeout)
+            return self._newer(version)
+
+    def wake(self) -> None:
+        """Ends every `wait_newer` in progress: for a process that stops."""
+        with self._changed:
+            self._wakes += 1
+            self._changed.notify_all()
+
+    def _newer(self, version: int) -> Policy | None:
+        current = self.current
+        return current if current is not None and current.version > version else None
+
+    def _choose(self, proven: Proven, *, measure: bool) -> Policy | None:
+        """What acts of a version, if that can be said without fetching anything, or measuring."""
+        manifest = proven.policy.manifest
+        wanted = self._chooser.wants_twin(manifest)
+        if wanted and (measure or self._chooser.knows(manifest)):
+            graph = self._files.read_graph(manifest.float_graph_digest)
+            if graph is not None:
+                return self._chooser.choose(proven, graph)
+        self._chooser.as_published(proven.policy)
+        return None if wanted else proven.policy
+
+    def _refine(self, proven: Proven, fetch_graph: FetchGraph) -> Policy:
+        """Has the float twin act in place of an int8 policy that acts already, where it is to."""
+        self.save()  # the graph may be long in coming
+        manifest = proven.policy.manifest
+        try:
+            graph = self._files.graph(manifest.float_graph_digest, fetch_graph)
+        except Exception as error:  # noqa: BLE001 whatever it is, int8 acts on
+            return self._chooser.give_up(proven.policy, error)
+        acting = self._chooser.choose(proven, graph)
+        if acting is not proven.policy:
+            with self._offering:
+                if self._held and self._held[0].policy is proven.policy:
+                    self._act_with(acting)
+        return acting
+
+    def _act_with(self, acting: Policy) -> None:
+        """Changes the form in which the current version acts."""
+        self._held[0] = replace(self._held[0], acting=acting)
+        self._become(acting)
+
+    def _become(self, policy: Policy | None) -> None:
+        with self._changed:
+            self.current = policy
+            self._changed.notify_all()
+        for changed in self._listeners:
+            changed()
+        if policy is not None:
+            log.info(
+                "policy_current",
+                policy_version=policy.version,
+                digest=policy.digest,
+                precision=policy.precision,
+                reason=policy.manifest.reason,
+            )
+
+    def _count(self, rejected: PolicyRejected) -> None:
+        self.rejections = self.rejections + Counter([rejected.reason])
+        log.warning("policy_rejected", reason=rejected.reason, message=str(rejected))
+
+    def _load(self, on_disk: list[PolicyFile]) -> None:
+        for file in on_disk:
+            if file.condemned:
+                continue
+            try:
+                proven, found = self._prove(self._read(file), _no_graph, on_disk=file)
+            except PolicyRejected as rejected:
+                self._count(rejected)
+                continue
+            newest = not self._held
+            chosen = self._choose(proven, measure=True) if newest else None
+            self._held.append(_Held(proven.policy, found, chosen or proven.policy, proven.golden))
+            if not newest:
+                break
+        if self._held:
+            self._become(self._held[0].acting)
+
+    def _read(self, file: PolicyFile) -> bytes:
+        try:
+            return self._files.read(file)
+        except OSError as error:
+            raise PolicyRejected("malformed", f"policy {file.version}: {error}") from error
+
+    def _prove(
+        self, data: bytes, fetch_graph: FetchGraph, *, on_disk: PolicyFile | None = None
+    ) -> tuple[Proven, PolicyFile]:
+        """Every check, cheapest and least trusting first; raises PolicyRejected."""
+        try:
+            bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
+            try:
+                self._key.verify(bundle.signature, SIGNING_CONTEXT + bundle.manifest)
+            except InvalidSignature as error:
+                raise PolicyRejected(
+                    "signature",
+                    "a policy was not signed with this fleet's key; nothing of it was used",
+                ) from error
+            manifest = decode_manifest(bundle.manifest)
+            file = PolicyFile(manifest.version, sha256(bundle.manifest))
+            check_digests(manifest, bundle)
+            tensors = decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES)
+            golden = decode_golden(bundle.golden)
+            if self._held and self._held[0].file == file:
+                return Proven(self._held[0].policy, tensors, golden), file
+            check_acceptable(
+                manifest,
+                file,
+                fleet=self._fleet,
+                fingerprint=self._spec.fingerprint,
+                newest=self._newest,
+                on_disk=on_disk,
+                condemned=self._condemned,
+            )
+            policy = Policy.load(
+                self._files.graph(manifest.graph_digest, fetch_graph),
+                tensors,
+                manifest,
+                ObservationLayout.of(self._spec.observation),
+            )
+            check_ports(policy, self._spec)
+            self_test(policy, golden)
+        except LimitExceeded as error:
+            raise PolicyRejected("size", str(error)) from error
+        except WireError as error:
+            raise PolicyRejected("malformed", str(error)) from error
+        return Proven(policy, tensors, golden), file
+
+
+def _no_graph(digest: bytes) -> bytes:
+    raise PolicyRejected("graph", f"graph {digest.hex()[:12]} is missing or damaged on this device")
