@@ -16,6 +16,7 @@ from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.signing import load_signing_key
+from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import Fleet
 from cloud_learner.fleet.service import FleetService
 from cloud_learner.gradients.making import max_request_bytes, standard_of
@@ -81,7 +82,8 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             fleet=config.fleet,
             task_of=dispatch.task_of,
         )
-        services: list[Service] = [parts.parameter_server, fleet_service, dispatch]
+        events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
+        services: list[Service] = [parts.parameter_server, fleet_service, events, dispatch]
         revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
             GrpcServer(
