@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 
 import torch
 
+from cloud_learner.call_refusals import CallRefusals
 from cloud_learner.config import LearnerConfig
 from cloud_learner.core import open_core
 from cloud_learner.dispatch.config import specs_of
@@ -84,6 +85,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
         )
         events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
         services: list[Service] = [parts.parameter_server, fleet_service, events, dispatch]
+        refusals = CallRefusals(parts.counters, parts.fleet.note_call_refused)
         revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
             GrpcServer(
@@ -92,7 +94,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
                 identity,
                 services,
                 max_request_bytes=max_request_bytes(config),
-                interceptors=revocations.interceptors,
+                interceptors=(*refusals.interceptors, *revocations.interceptors),
             )
         )
         running: dict[str, Callable[[], Awaitable[None]]] = {
