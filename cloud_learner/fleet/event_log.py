@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -167,6 +167,29 @@ class EventLog:
             self._places[bucket].popleft()
             if not self._places[bucket]:
                 del self._places[bucket]
+
+
+def learner_event(
+    device_id: str,
+    name: str,
+    message: str,
+    *,
+    severity: pb.Severity,
+    fields: Mapping[str, str] | None = None,
+    run_id: bytes = b"",
+    seq: int = 0,
+) -> pb.Event:
+    """An event that the learner itself tells of a device."""
+    return pb.Event(
+        device_id=device_id,
+        run_id=run_id,
+        event_seq=seq,
+        sent_unix_ms=int(time.time() * 1000),
+        severity=severity,
+        name=name,
+        fields=fields or {},
+        message=message,
+    )
 
 
 def _bucket(logged: LoggedEvent) -> tuple[str, str, bool]:

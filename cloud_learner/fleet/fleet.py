@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cloud_learner.call_refusals import CallRefusal
 from cloud_learner.fleet.device_record import DeviceRecord, KnownEvent, age
-from cloud_learner.fleet.event_log import EventLog
+from cloud_learner.fleet.event_log import EventLog, learner_event
 from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport, audit_run
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.arrivals import LEARNER, Birth, Report
@@ -191,19 +192,27 @@ class Fleet:
     ) -> None:
         """Records an event of the learner about a device, and logs it."""
         self._event_seq += 1
-        event = pb.Event(
-            device_id=device_id,
-            event_seq=self._event_seq,
-            sent_unix_ms=int(time.time() * 1000),
-            severity=severity,
-            name=name,
-            fields=fields,
-            message=message,
+        event = learner_event(
+            device_id, name, message, severity=severity, fields=fields, seq=self._event_seq
         )
         self._record(device_id).note_event(event, self._clock())
         self.log.add(event, by=LEARNER)
         log = _log.error if severity == pb.SEVERITY_ERROR else _log.warning
         log(name, device_id=device_id, detail=message, **fields)
+
+    def note_call_refused(self, refusal: CallRefusal) -> None:
+        """A call over gRPC was refused; a certificate of the fleet says whose it was."""
+        told = self._throttle.count_to_tell(("call_refused", refusal.name, refusal.reason))
+        if told:
+            # No record is made for it: a certificate alone is no device that acts here.
+            event = learner_event(
+                refusal.name or LEARNER,
+                "call_refused",
+                refusal.detail,
+                severity=pb.SEVERITY_WARNING,
+                fields={"reason": refusal.reason, "count": str(told)},
+            )
+            self.log.add(event, by=LEARNER)
 
     def raise_condition(self, name: str, message: str) -> None:
         """Says that something is wrong until it is cleared; an event the first time."""
@@ -336,13 +345,12 @@ class Fleet:
         """A device came or went."""
         state = pb.DeviceState.Name(status.state).removeprefix("DEVICE_STATE_").lower()
         lost = status.state == pb.DEVICE_STATE_OFFLINE_LOST
-        event = pb.Event(
-            device_id=status.device_id,
-            run_id=status.run_id,
-            sent_unix_ms=int(time.time() * 1000),
+        event = learner_event(
+            status.device_id,
+            f"device_{state}",
+            status.reason or state.replace("_", " "),
             severity=pb.SEVERITY_WARNING if lost else pb.SEVERITY_INFO,
-            name=f"device_{state}",
-            message=status.reason or state.replace("_", " "),
+            run_id=status.run_id,
         )
         self.log.add(event, by=LEARNER)
 

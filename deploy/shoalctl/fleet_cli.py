@@ -112,7 +112,7 @@ def list_events(
     --watch and -o json: one JSON object a line, oldest first.
     """
     from shoalctl.enrollment.cli import parse_duration
-    from shoalctl.events_watch import watch_events
+    from shoalctl.events.watch import watch_events
     from shoalctl.views.events import event_list
 
     max_age_s = 0.0 if since is None else parse_duration(since, flag="--since")

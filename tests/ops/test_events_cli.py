@@ -16,7 +16,7 @@ from shoal.errors import ConfigError
 from shoal.identity import Identity
 from shoal.v1 import device_pb2, events_pb2, events_pb2_grpc
 from shoalctl.cli import run
-from shoalctl.events_watch import watch_events
+from shoalctl.events.watch import watch_events
 from shoalctl.fleet_client import FleetClient
 from shoalctl.output import Format
 from shoalctl.pki import FleetPki, Role
