@@ -21,6 +21,7 @@ from cloud_learner.fleet.service import FleetService
 from cloud_learner.gradients.making import max_request_bytes, standard_of
 from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.revocations import Revocations
+from cloud_learner.rollout.opening import open_rollouts
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.lockstep_watch import watch_lockstep
 from cloud_learner.training.sources import turns_of
@@ -81,7 +82,13 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             fleet=config.fleet,
             task_of=dispatch.task_of,
         )
-        services: list[Service] = [parts.parameter_server, fleet_service, dispatch]
+        rollout = open_rollouts(config, state, core)
+        services: list[Service] = [
+            parts.parameter_server,
+            fleet_service,
+            dispatch,
+            rollout.service,
+        ]
         revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
             GrpcServer(
@@ -102,6 +109,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "appetite": appetite.serve,
             "trainer": lambda: trainer.serve(core.restored),
             "dispatch": dispatch.serve,
+            "rollouts": rollout.rollouts.serve,
             "grpc": server.serve,
             "active": core.active.save_often,
             "revocations": revocations.follow,

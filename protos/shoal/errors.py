@@ -17,6 +17,7 @@ ShoalError
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
 ├── TaskStoreError            the learner's tasks cannot be read or written
+├── RolloutError              a rollout cannot be started, or not be read or written
 ├── FlashFailed               an image could not be read, or a card not be written or verified
 └── ServiceEnded              a service of a process ended when none should
 """
@@ -128,6 +129,10 @@ class PolicyLogError(ShoalError):
 
 class TaskStoreError(ShoalError):
     """The learner's tasks cannot be read or written."""
+
+
+class RolloutError(ShoalError):
+    """A rollout cannot be started or steered, or its record not be read or written."""
 
 
 class FlashFailed(ShoalError):

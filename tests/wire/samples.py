@@ -27,6 +27,7 @@ from wire.fleet_samples import (
     status_sample,
     telemetry_sample,
 )
+from wire.rollout_samples import rollout_samples
 from wire.update_samples import updates
 
 from shoal import zstd
@@ -52,6 +53,7 @@ from shoal.v1 import (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -67,6 +69,7 @@ MODULES = (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -216,6 +219,7 @@ def _messages() -> dict[str, Message]:
     return {
         **fleet_samples(),
         **enrollment_samples(),
+        **rollout_samples(),
         **updates(telemetry),
         "Status": status,
         "Hardware": status.hardware,
