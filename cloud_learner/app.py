@@ -82,7 +82,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             fleet=config.fleet,
             task_of=dispatch.task_of,
         )
-        rollout = open_rollouts(config, state, core)
+        rollout = open_rollouts(config, state, core, signing_key.public_key().public_bytes_raw())
         services: list[Service] = [
             parts.parameter_server,
             fleet_service,

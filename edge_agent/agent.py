@@ -27,6 +27,7 @@ from edge_agent.run_id import new_run_id
 from edge_agent.spool.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.updates.acted import Acted
+from edge_agent.updates.update_files import UpdateFiles, slots_file
 from edge_agent.updates.updates import Updates
 from edge_agent.uplink.appetite import Appetite, Pacer
 from edge_agent.uplink.uplink import Uplink
@@ -129,11 +130,14 @@ async def run(config: AgentConfig) -> None:
                 policies,
                 downlink,
                 acted,
+                UpdateFiles(config.updates_dir, slots=slots_file()),
                 fleet=config.fleet,
+                public_key=public_key,
                 run_id=run_id,
             )
             services["updates"] = renewer.restarting(updates.follow)
             services["outcomes"] = updates.report
+            services["agent_update"] = updates.agent.serve
             if way.gradients is not None:
                 services["gradients"] = renewer.restarting(way.gradients.serve)
             with ExitStack() as stack:

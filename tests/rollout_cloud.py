@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+from bundles import PUBLIC as BUNDLE_KEY
 from policy_logs import open_log, publish
 from strategies import RUN_ID
 
@@ -145,7 +146,7 @@ async def rollout_cloud(
         for updates in range(log.highest_version, policies):
             publish(log, updates)
         server = ParameterServer(log, fleet=FLEET)
-        bundles = BundleStore(tmp_path / "bundles")
+        bundles = BundleStore(tmp_path / "bundles", fleet=FLEET, public_key=BUNDLE_KEY)
         noted: list[int] = []
         carrier = PolicyRollouts(log, server, note=lambda each: noted.append(each.version))
         now = [0.0]

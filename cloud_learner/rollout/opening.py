@@ -22,14 +22,27 @@ class RolloutParts:
     service: RolloutService
 
 
-def open_rollouts(config: LearnerConfig, state: StateDir, core: Core) -> RolloutParts:
+def open_rollouts(
+    config: LearnerConfig, state: StateDir, core: Core, public_key: bytes
+) -> RolloutParts:
     """Goes on with the rollouts in progress: from here on devices are held at what they say.
+
+    Args:
+        config: The learner's configuration.
+        state: Where everything lies.
+        core: The learner.
+        public_key: Who signs bundles, 32 bytes.
 
     Raises:
         RolloutError: The disk refuses.
     """
     parts = core.parts
-    bundles = BundleStore(state.bundles)
+    bundles = BundleStore(
+        state.bundles,
+        fleet=config.fleet,
+        public_key=public_key,
+        in_use=lambda: {each.plan.version for each in rollouts.all if not each.state.ended},
+    )
     rollouts = Rollouts(
         core.rollouts,
         parts.fleet,

@@ -205,7 +205,7 @@ class Rollouts:
             going = [each for each in self.all if not each.state.ended]
             rollout = self._rollouts.get(rollout_id) if rollout_id else next(iter(going), None)
             if rollout is None:
-                which = f"rollout {rollout_id}" if rollout_id else "a rollout in progress"
+                which = f"rollout {rollout_id}" if rollout_id else "rollout in progress"
                 raise ConfigError(f"there is no {which}: see `shoal rollout ls`")
             if rollout.state.ended:
                 raise ConfigError(f"rollout {rollout.rollout_id} is {rollout.state} already")

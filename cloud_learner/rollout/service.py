@@ -22,7 +22,7 @@ from cloud_learner.rollout.messages import COMMANDS, PROGRESS, plan_of, rollout_
 from cloud_learner.rollout.plan import Kind
 from cloud_learner.rollout.rollout import Progress, Rollout, State
 from cloud_learner.rollout.rollouts import Rollouts
-from shoal.errors import ConfigError, PolicyLogError, RolloutError
+from shoal.errors import BundleRefused, ConfigError, PolicyLogError, RolloutError
 from shoal.noise import RUN_ID_BYTES
 from shoal.topics import check_device_id
 from shoal.v1 import rollout_pb2 as pb
@@ -152,7 +152,50 @@ class RolloutService(rpc.RolloutsServicer):
         await self._require_operator(request.fleet, context)
         return pb.ListBundlesResponse(bundles=[bundle_pb(each) for each in self._bundles.all])
 
+    async def AddBundle(  # noqa: N802 - the name in the proto
+        self, request_iterator: AsyncIterator[pb.AddBundlePart], context: Context
+    ) -> pb.AgentBundle:
+        """Takes a bundle in, once every byte of it was checked."""
+        name = peer_name(context)
+        if name not in OPERATORS:
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, _only_operators(name))
+        try:
+            with self._bundles.receiving() as incoming:
+                async for each in request_iterator:
+                    if not incoming.size:
+                        await require_fleet(context, each.fleet, self._fleet)
+                    if each.part.offset != incoming.size:
+                        problem = f"a part at {each.part.offset}, {incoming.size} bytes are here"
+                        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
+                    await asyncio.to_thread(incoming.write, each.part.data)
+                return bundle_pb(await asyncio.to_thread(self._bundles.keep, incoming))
+        except (ConfigError, BundleRefused) as error:
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except RolloutError as error:
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+
     # ---------------------------------------------------------------------------------- devices
+
+    async def GetBundle(  # noqa: N802 - the name in the proto
+        self, request: pb.GetBundleRequest, context: Context
+    ) -> AsyncIterator[pb.BundlePart]:
+        """Sends the bytes of a bundle, from where the device is."""
+        name = peer_name(context)
+        await self._require_device(name, request.fleet, context)
+        bundle = self._bundles.find(request.digest)
+        if bundle is None or request.offset > bundle.bundle_bytes:
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                f"there is no bundle {request.digest.hex()[:12]} of over {request.offset} bytes",
+            )
+        pieces, offset = self._bundles.read(bundle, request.offset), request.offset
+        try:
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                yield pb.BundlePart(total_bytes=bundle.bundle_bytes, offset=offset, data=piece)
+                offset += len(piece)
+        except RolloutError as error:
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def WatchDirective(  # noqa: N802 - the name in the proto
         self, request: pb.WatchDirectiveRequest, context: Context
@@ -209,12 +252,7 @@ class RolloutService(rpc.RolloutsServicer):
     async def _require_operator(self, fleet: str, context: Context) -> None:
         name = peer_name(context)
         if name not in OPERATORS:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}: only an operator's may roll out; give --identity "
-                "the operator's directory",
-            )
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, _only_operators(name))
         await require_fleet(context, fleet, self._fleet)
 
     async def _require_device(self, device_id: str, fleet: str, context: Context) -> str:
@@ -272,3 +310,10 @@ class RolloutService(rpc.RolloutsServicer):
 
     def _pb(self, rollout: Rollout) -> pb.Rollout:
         return rollout_pb(rollout, devices=len(self._rollouts.devices_of(rollout.plan)))
+
+
+def _only_operators(name: str) -> str:
+    return (
+        f"the certificate is of {name!r}: only an operator's may roll out; give --identity the "
+        "operator's directory"
+    )

@@ -93,7 +93,10 @@ def start(
     with rollout_client(server, identity, timeout_s) as client:
         version = policy.removeprefix("v") if policy is not None else agent
         if bundle is not None:
-            version = added_version(client, bundle, agent, dry_run=dry_run)
+            added = _send(client, bundle, identity, timeout_s, dry_run=dry_run)
+            if agent not in (None, added.version):
+                raise ConfigError(f"{bundle} is of version {added.version}, --agent says {agent}")
+            version = added.version
         plan = Plan(
             kind=Kind.AGENT if policy is None else Kind.POLICY,
             version=version or "",
@@ -216,9 +219,45 @@ def list_bundles(
     write_listing(bundle_list(response.bundles), output)
 
 
-def added_version(client: RolloutClient, path: Path, version: str | None, *, dry_run: bool) -> str:
-    """Adds a bundle, and says of which version it is."""
-    raise ConfigError(f"{path}: {client.fleet} takes no bundles yet ({version}, {dry_run})")
+@bundles_app.command("add")
+def add_bundle(
+    file: Annotated[Path, typer.Argument(help="What `shoal flash bundle` made.")],
+    *,
+    identity: IdentityPath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the file, and send nothing.")
+    ] = False,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 600.0,
+) -> None:
+    """Put a bundle where devices can fetch it: it is checked here and there, byte by byte."""
+    from shoalctl.views.rollouts import bundle_list
+
+    with rollout_client(server, identity, timeout_s) as client:
+        bundle = _send(client, file, identity, timeout_s, dry_run=dry_run)
+    write_listing(bundle_list([bundle]), output)
+
+
+def _send(
+    client: RolloutClient, path: Path, identity: Path, timeout_s: float, *, dry_run: bool
+) -> rollout_pb2.AgentBundle:
+    from shoal.bundle_archive import check_archive
+    from shoal.identity import Identity
+    from shoal.v1 import rollout_pb2 as pb
+    from shoalctl.upload import Upload
+
+    manifest = check_archive(path, Identity.load(identity).policy_public_key)
+    if dry_run:
+        return pb.AgentBundle(
+            version=manifest.version,
+            arch=manifest.arch,
+            python=manifest.python,
+            digest=bytes.fromhex(manifest.digest),
+            bundle_bytes=path.stat().st_size,
+        )
+    with Upload(path.name, path.stat().st_size) as upload:
+        return client.add_bundle(path, timeout_s=timeout_s, sent=upload.sent)
 
 
 def _command(

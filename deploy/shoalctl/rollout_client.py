@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Self
 
 import grpc
 
@@ -11,6 +12,9 @@ from shoal.identity import Identity
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
 from shoalctl.fleet_client import FleetClient
+
+PART_BYTES: Final = 48 * 1024
+"""Of a bundle that is sent: requests of over 64 KiB are refused before they are read."""
 
 
 class RolloutClient(FleetClient):
@@ -53,6 +57,32 @@ class RolloutClient(FleetClient):
             yield from self._rollouts.WatchRollout(request)
         except grpc.RpcError as error:
             self._explain(error)
+
+    def add_bundle(
+        self, path: Path, *, timeout_s: float, sent: Callable[[int], object]
+    ) -> pb.AgentBundle:
+        """Puts a bundle where devices can fetch it.
+
+        Args:
+            path: The file.
+            timeout_s: For all of it.
+            sent: Told how many bytes are on their way.
+        """
+
+        def parts() -> Iterator[pb.AddBundlePart]:
+            total, offset = path.stat().st_size, 0
+            with path.open("rb") as file:
+                while piece := file.read(PART_BYTES):
+                    part = pb.BundlePart(total_bytes=total, offset=offset, data=piece)
+                    yield pb.AddBundlePart(fleet=self.fleet, part=part)
+                    offset += len(piece)
+                    sent(offset)
+
+        try:
+            added: pb.AgentBundle = self._rollouts.AddBundle(parts(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            self._explain(error)
+        return added
 
     def bundles(self) -> pb.ListBundlesResponse:
         """Every bundle that devices can fetch."""

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from edge_agent.updates.acted import Acting
+from edge_agent.updates.outcome import Outcome, Progress
 
 CHUNKS_FOR_AN_EPISODE: Final = 32
 """Where no episode ends, so many chunks stand for one: a task may go on for ever."""
-
-
-class Progress(StrEnum):
-    """How far the device is with it."""
-
-    STARTED = "started"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +48,6 @@ class PolicySeen:
     refused_reason: str = ""
     given_up: str = ""
     acting: Acting = field(default_factory=Acting)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the learner is told.
-
-    Attributes:
-        rollout_id: Of the rollout.
-        progress: How far it is.
-        digest: Of what it is about.
-        episodes: Acted on it in this run.
-        reason: For people.
-    """
-
-    rollout_id: int
-    progress: Progress
-    digest: bytes
-    episodes: int = 0
-    reason: str = ""
 
 
 def policy_outcome(asked: PolicyAsked, seen: PolicySeen) -> Outcome | None:

@@ -22,14 +22,15 @@ from edge_agent.downlink.downlink import Refusal, explain, open_channel
 from edge_agent.events import Events
 from edge_agent.policies.policy import Policy
 from edge_agent.updates.acted import Acted
+from edge_agent.updates.agent_update import AgentUpdate, asked_of
+from edge_agent.updates.outcome import Outcome, Progress
 from edge_agent.updates.policy_outcome import (
-    Outcome,
     PolicyAsked,
     PolicySeen,
-    Progress,
     policy_outcome,
     worth_telling,
 )
+from edge_agent.updates.update_files import UpdateFiles
 from shoal.errors import ShoalError
 from shoal.identity import Identity
 from shoal.logs import get_logger
@@ -77,8 +78,13 @@ class Refusing(Protocol):
 class Updates:
     """One device's side of all rollouts.
 
-    updates = Updates(config, identity, events, policies, downlink, acted, fleet="pond", ...)
-    await run_services({"updates": updates.follow, "outcomes": updates.report})
+    updates = Updates(config, identity, events, policies, downlink, acted, files, ...)
+    await run_services(
+        {"updates": updates.follow, "outcomes": updates.report, "agent": updates.agent.serve}
+    )
+
+    Attributes:
+        agent: What it does about agents.
     """
 
     def __init__(
@@ -89,8 +95,10 @@ class Updates:
         policies: Policies,
         downlink: Refusing,
         acted: Acted,
+        files: UpdateFiles,
         *,
         fleet: str,
+        public_key: bytes,
         run_id: bytes,
         rng: random.Random | None = None,
     ) -> None:
@@ -103,7 +111,9 @@ class Updates:
             policies: What acts.
             downlink: How policies come.
             acted: How much was acted.
+            files: The directory `updates/`.
             fleet: The device's fleet.
+            public_key: Who signs bundles, 32 bytes.
             run_id: Of this process.
             rng: Of the backoff's jitter.
         """
@@ -122,6 +132,15 @@ class Updates:
         self._told: Outcome | None = None
         self._wake = asyncio.Event()
         self._trouble: str | None = None
+        self.agent = AgentUpdate(
+            files,
+            events,
+            fleet=fleet,
+            public_key=public_key,
+            server=lambda: self._server,
+            tell=self._tell,
+            rng=self._rng,
+        )
 
     async def follow(self) -> None:
         """Watches what is to be run, for ever; ends only by being cancelled."""
@@ -171,8 +190,13 @@ class Updates:
                 asked, outcome = self._policy, self._outcome()
                 if asked is None or outcome is None:
                     continue
-                if worth_telling(outcome, self._told, asked):
-                    await self._tell(outcome)
+                if not worth_telling(outcome, self._told, asked):
+                    continue
+                if await self._tell(outcome):
+                    self._told = outcome
+                elif self._server is not None:  # it did not hear: else the next connection tells
+                    await asyncio.sleep(self._rng.uniform(0.0, REPORT_DEADLINE_S))
+                    self._wake.set()
 
     def _take(self, directive: pb.Directive) -> None:
         asked = None
@@ -188,6 +212,7 @@ class Updates:
                 rollout=0 if asked is None else asked.rollout_id,
                 policy_version=0 if asked is None else asked.version,
             )
+        self.agent.ask(asked_of(directive.agent) if directive.HasField("agent") else None)
         self._policy = asked
         self._told = None  # the learner may have forgotten, or not heard
         self._wake.set()
@@ -212,10 +237,11 @@ class Updates:
         )
         return policy_outcome(asked, seen)
 
-    async def _tell(self, outcome: Outcome) -> None:
+    async def _tell(self, outcome: Outcome) -> bool:
+        """Tells the learner; whether it heard, be it that it wants none of it."""
         server = self._server
         if server is None:
-            return  # the next connection tells
+            return False
         request = pb.ReportOutcomeRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
@@ -232,14 +258,11 @@ class Updates:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return  # its channel was closed under it: the next connection tells
+            return False  # its channel was closed under it
         except grpc.aio.AioRpcError as error:
             log.warning("outcome_not_told", problem=explain(error))
-            if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:  # it would be once more
-                await asyncio.sleep(self._rng.uniform(0.0, REPORT_DEADLINE_S))
-                self._wake.set()
-                return
-        self._told = outcome
+            return error.code() is grpc.StatusCode.FAILED_PRECONDITION  # it would be once more
+        return True
 
     def _tell_trouble(self, message: str) -> None:
         """Once for each new kind of trouble; the downlink tells the fleet of the same server."""

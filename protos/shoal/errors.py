@@ -140,7 +140,8 @@ class BundleRefused(ShoalError):
     """A bundle is damaged, was tampered with, or is not for this fleet; nothing was installed.
 
     Attributes:
-        reason: A slug: `malformed`, `schema`, `signature`, `digest`, `files`, `path` or `limit`.
+        reason: A slug: `malformed`, `schema`, `signature`, `digest`, `files`, `path`, `limit` or
+            `fleet`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
