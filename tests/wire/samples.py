@@ -28,6 +28,7 @@ from wire.fleet_samples import (
     telemetry_sample,
 )
 from wire.rollout_samples import rollout_samples
+from wire.slot_samples import slot_samples
 from wire.update_samples import updates
 
 from shoal import zstd
@@ -54,6 +55,7 @@ from shoal.v1 import (
     parameter_server_pb2,
     policy_pb2,
     rollout_pb2,
+    slot_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -70,6 +72,7 @@ MODULES = (
     parameter_server_pb2,
     policy_pb2,
     rollout_pb2,
+    slot_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -221,6 +224,7 @@ def _messages() -> dict[str, Message]:
         **enrollment_samples(),
         **rollout_samples(),
         **updates(telemetry),
+        **slot_samples(status, telemetry),
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,
