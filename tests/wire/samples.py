@@ -28,6 +28,7 @@ from wire.fleet_samples import (
     status_sample,
     telemetry_sample,
 )
+from wire.rollout_samples import rollout_samples
 from wire.slot_samples import slot_samples
 from wire.update_samples import updates
 
@@ -55,6 +56,7 @@ from shoal.v1 import (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     slot_pb2,
     space_pb2,
     tensor_pb2,
@@ -72,6 +74,7 @@ MODULES = (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     slot_pb2,
     space_pb2,
     tensor_pb2,
@@ -223,6 +226,7 @@ def _messages() -> dict[str, Message]:
         **fleet_samples(),
         **enrollment_samples(),
         **fleet_event_samples(),
+        **rollout_samples(),
         **updates(telemetry),
         **slot_samples(status, telemetry),
         "Status": status,
