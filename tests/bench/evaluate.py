@@ -1,11 +1,14 @@
 """Has an exported policy act greedily: onnxruntime and the environment, nothing else of a learner.
 
-Episodes begin alike for every policy, as each copy of the environment has its seed and takes the
-same number of episodes. Noise is zero, which for every kind of policy is its deterministic action.
+Each episode is the first of a copy of its own, with a seed of its own, so that episode i begins
+alike for every policy and meets the same chance: returns of two policies can be compared in pairs.
+Noise is zero, which for every kind of policy is its deterministic action.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -17,7 +20,6 @@ from shoal.layout import ObservationLayout
 from shoal.policy import ACTION, NEXT_STATE, NOISE, OBSERVATION, STATE
 from shoal.tensors import Array
 
-COPIES = 10
 SEED = 77_000
 
 
@@ -29,11 +31,18 @@ class Evaluation:
         mean: Of their returns.
         std: Standard deviation over the episodes.
         episodes: How many.
+        returns: Of each episode, in the order of their seeds; empty where they were not kept.
     """
 
     mean: float
     std: float
     episodes: int
+    returns: Sequence[float] = ()
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "Evaluation":
+        """Reads what `asdict` gave."""
+        return cls(**{**told, "returns": tuple(told.get("returns", ()))})
 
 
 def evaluate(
@@ -44,16 +53,13 @@ def evaluate(
     Args:
         policy: A self-contained ONNX file.
         env_id: What it acts in.
-        episodes: A multiple of `COPIES`.
+        episodes: At least one.
         kwargs: Of the environment.
     """
-    each = episodes // COPIES
-    if each * COPIES != episodes or each < 1:
-        raise ValueError(f"{episodes} episodes: use a multiple of {COPIES}")
-    config = EnvConfig(env_id, num_envs=COPIES, seed=SEED, kwargs=kwargs or {})
+    config = EnvConfig(env_id, num_envs=episodes, seed=SEED, kwargs=kwargs or {})
     with make_env(config) as environments:
-        returns = _play(_session(policy), environments, each)
-    return Evaluation(float(np.mean(returns)), float(np.std(returns)), len(returns))
+        returns = _play(_session(policy), environments)
+    return Evaluation(float(np.mean(returns)), float(np.std(returns)), episodes, tuple(returns))
 
 
 def loss_percent(fp32: float, int8: float) -> float:
@@ -71,20 +77,19 @@ def _session(policy: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
 
 
-def _play(
-    session: onnxruntime.InferenceSession, environments: Environments, each: int
-) -> list[float]:
+def _play(session: onnxruntime.InferenceSession, environments: Environments) -> list[float]:
+    copies = environments.num_envs
     widths = {port.name: port.shape[-1] for port in session.get_inputs()}
     layout = ObservationLayout.of(environments.spec.observation)
     names = {field.path: field.input_name(OBSERVATION) for field in layout.fields}
-    noise = np.zeros((COPIES, widths[NOISE]), np.float32)
+    noise = np.zeros((copies, widths[NOISE]), np.float32)
     state: NDArray[np.float32] | None = (
-        np.zeros((COPIES, widths[STATE]), np.float32) if STATE in widths else None
+        np.zeros((copies, widths[STATE]), np.float32) if STATE in widths else None
     )
     outputs = [ACTION] if state is None else [ACTION, NEXT_STATE]
     observations = environments.reset()
-    returns: list[list[float]] = [[] for _ in range(COPIES)]
-    while any(len(one) < each for one in returns):
+    returns: dict[int, float] = {}
+    while len(returns) < copies:
         feeds: dict[str, Array] = {
             names[path]: leaf for path, leaf in layout.unpack(observations).items()
         }
@@ -97,7 +102,6 @@ def _play(
             (state,) = rest
             state[step.terminated | step.truncated] = 0.0
         for ending in step.endings:
-            if len(returns[ending.env]) < each:
-                returns[ending.env].append(ending.total_return)
+            returns.setdefault(ending.env, ending.total_return)
         observations = step.observations
-    return [one for copy in returns for one in copy]
+    return [returns[copy] for copy in range(copies)]

@@ -68,7 +68,7 @@ class RunRecord:
     def from_json(cls, told: Mapping[str, Any]) -> "RunRecord":
         """Reads what `asdict` gave."""
         evaluations = {
-            name: None if told[name] is None else Evaluation(**told[name])
+            name: None if told[name] is None else Evaluation.from_json(told[name])
             for name in ("evaluation_fp32", "evaluation_int8")
         }
         return cls(**{**told, **evaluations})
