@@ -21,6 +21,7 @@ from shoal.policy import ACTION, NEXT_STATE, NOISE, OBSERVATION, STATE
 from shoal.tensors import Array
 
 SEED = 77_000
+UPDATES = "shoal.updates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,14 @@ class Evaluation:
         std: Standard deviation over the episodes.
         episodes: How many.
         returns: Of each episode, in the order of their seeds; empty where they were not kept.
+        updates: Optimiser updates that the policy is of; None where its file does not say.
     """
 
     mean: float
     std: float
     episodes: int
     returns: Sequence[float] = ()
+    updates: int | None = None
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> "Evaluation":
@@ -45,36 +48,68 @@ class Evaluation:
         return cls(**{**told, "returns": tuple(told.get("returns", ()))})
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How much less one policy gets than another, in episodes that begin alike.
+
+    Attributes:
+        percent: 100 (R - R') / |R| of the means, so that it is over zero where the other is worse,
+            whether returns are rewards or costs.
+        error: Standard error of that, from the spread of the differences between the episodes.
+    """
+
+    percent: float
+    error: float
+
+
+def loss_of(one: Evaluation, other: Evaluation) -> Loss | None:
+    """How much less the other gets; None where they have no episodes in common.
+
+    Args:
+        one: What it is a part of.
+        other: Of as many episodes, with the same seeds.
+    """
+    if len(one.returns) != len(other.returns) or not one.returns:
+        return None
+    differences = np.subtract(one.returns, other.returns)
+    magnitude = max(abs(float(np.mean(one.returns))), 1e-9)
+    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5 if differences.any() else 0
+    return Loss(100.0 * float(np.mean(differences)) / magnitude, 100.0 * error / magnitude)
+
+
+def open_policy(policy: Path) -> onnxruntime.InferenceSession:
+    """Opens a self-contained ONNX file."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
+
+
 def evaluate(
-    policy: Path, env_id: str, *, episodes: int = 100, kwargs: dict[str, object] | None = None
+    session: onnxruntime.InferenceSession,
+    env_id: str,
+    *,
+    episodes: int = 100,
+    kwargs: dict[str, object] | None = None,
 ) -> Evaluation:
     """Mean return of a policy over so many episodes.
 
     Args:
-        policy: A self-contained ONNX file.
+        session: The policy, with its weights.
         env_id: What it acts in.
         episodes: At least one.
         kwargs: Of the environment.
     """
     config = EnvConfig(env_id, num_envs=episodes, seed=SEED, kwargs=kwargs or {})
     with make_env(config) as environments:
-        returns = _play(_session(policy), environments)
-    return Evaluation(float(np.mean(returns)), float(np.std(returns)), episodes, tuple(returns))
-
-
-def loss_percent(fp32: float, int8: float) -> float:
-    """How much less int8 gets than fp32, in percent of the magnitude of what fp32 gets.
-
-    100 (R_fp32 - R_int8) / |R_fp32|, so that it is over zero where int8 is worse, whether returns
-    are rewards or costs.
-    """
-    return 0.0 if fp32 == int8 else 100.0 * (fp32 - int8) / max(abs(fp32), 1e-9)
-
-
-def _session(policy: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
+        returns = _play(session, environments)
+    says = session.get_modelmeta().custom_metadata_map.get(UPDATES)
+    return Evaluation(
+        mean=float(np.mean(returns)),
+        std=float(np.std(returns)),
+        episodes=episodes,
+        returns=tuple(returns),
+        updates=None if says is None else int(says),
+    )
 
 
 def _play(session: onnxruntime.InferenceSession, environments: Environments) -> list[float]:
