@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="", help="names, or what they begin with: a,b")
     parser.add_argument("--seeds", type=int, default=3, help="how many: 0, 1, ... (default 3)")
     parser.add_argument(
-        "--episodes", type=int, help="evaluated for each policy (default: 100 or 400)"
+        "--episodes", type=int, help="evaluated for each policy (default: 100 to 1000)"
     )
     parser.add_argument("--peers", action="store_true", help="Stable-Baselines3 beside, too")
     parser.add_argument("--out", type=Path, help="the file: gone on with if it is there")
