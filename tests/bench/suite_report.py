@@ -165,11 +165,11 @@ def _text(
 
 def _error(runs: Sequence[RunRecord]) -> str:
     """The standard error of the mean loss of these very policies: of their episodes, not seeds."""
-    errors = [run.int8_loss_error for run in runs if run.int8_loss_percent is not None]
-    known = [error for error in errors if error is not None]
-    if not known or len(known) < len(errors):
+    lost = [run for run in runs if run.int8_loss_percent is not None]
+    errors = [loss.error for run in lost if (loss := run.loss) is not None]
+    if not errors or len(errors) < len(lost):
         return "-"
-    return f"{math.hypot(*known) / len(known):.2f} %"
+    return f"{math.hypot(*errors) / len(errors):.2f} %"
 
 
 def _mean(evaluation: Evaluation | None) -> float | None:

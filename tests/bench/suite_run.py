@@ -5,7 +5,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ class RunRecord:
         evaluation_same: The weights of `evaluation_fp32` in int8, where those were published in
             another precision, or not at all.
         int8_loss_percent: See `evaluate.Loss`, of equal weights.
-        int8_loss_error: Standard error of that; None where episodes were not kept.
         gap_quantization: Nats, of the last version.
         gap_staleness: Nats, of the last batch.
         lag: p50, p99 and max of the updates that trained chunks lagged.
@@ -63,12 +62,16 @@ class RunRecord:
     evaluation_int8: Evaluation | None = None
     evaluation_same: Evaluation | None = None
     int8_loss_percent: float | None = None
-    int8_loss_error: float | None = None
     gap_quantization: float | None = None
     gap_staleness: float | None = None
     lag: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     error: str = ""
+
+    @property
+    def loss(self) -> Loss | None:
+        """What int8 loses; None where it was not evaluated, or its episodes were not kept."""
+        return _loss(self.evaluation_fp32, self.evaluation_same or self.evaluation_int8)
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> "RunRecord":
@@ -78,7 +81,8 @@ class RunRecord:
             name: None if told.get(name) is None else Evaluation.from_json(told[name])
             for name in names
         }
-        return cls(**{**told, **evaluations})
+        known = {one.name: told[one.name] for one in fields(cls) if one.name in told}
+        return cls(**{**known, **evaluations})
 
 
 def demo_command(row: Row) -> list[str]:
@@ -142,7 +146,7 @@ def _record(
     note: str,
 ) -> RunRecord:
     fp32, int8, same = found["fp32"], found["int8"], found.get("same")
-    loss = loss_between(fp32, same or int8)
+    loss = _loss(fp32, same or int8)
     solved_at = said["solved_at"]
     before_s = said["started_monotonic_s"] - child.started_s
     judged_by = int8 or fp32
@@ -164,7 +168,6 @@ def _record(
         evaluation_int8=int8,
         evaluation_same=same,
         int8_loss_percent=None if loss is None else finite(loss.percent),
-        int8_loss_error=None if loss is None else finite(loss.error),
         gap_quantization=gaps["kl_quantization"],
         gap_staleness=gaps["kl_staleness"],
         lag=said["lag"],
@@ -204,8 +207,7 @@ def _evaluate_same(
         return None, f"no int8 of the checkpoint: {type(error).__name__}: {error}"
 
 
-def loss_between(fp32: Evaluation | None, int8: Evaluation | None) -> Loss | None:
-    """What int8 loses, where both are there."""
+def _loss(fp32: Evaluation | None, int8: Evaluation | None) -> Loss | None:
     return None if fp32 is None or int8 is None else loss_of(fp32, int8)
 
 

@@ -49,7 +49,6 @@ def record(seed: int = 0, **fields: object) -> RunRecord:
             "evaluation_fp32": Evaluation(500.0, 0.0, EPISODES),
             "evaluation_int8": Evaluation(495.0, 5.0, EPISODES),
             "int8_loss_percent": 1.0,
-            "int8_loss_error": 0.5,
             "lag": {"p50": 0.0, "p99": 12.0, "max": 24.0},
         }
         | fields,
