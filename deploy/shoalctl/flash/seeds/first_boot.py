@@ -68,6 +68,7 @@ if [ -f "$seed/@BUNDLE@" ]; then
   tar -xf "$seed/@BUNDLE@" -C "$state/bundle"
   SHOAL_ENROLMENT_TOKEN_FILE="$state/@TOKEN@" sh "$state/bundle/@INSTALLER@"
   rm -f "$seed/@BUNDLE@" "$seed/@DIGEST@"
+  rm -rf "$state/bundle"
 fi
 touch "$state/first-boot.done"
 sync
