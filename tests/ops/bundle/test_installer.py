@@ -15,8 +15,9 @@ import pytest
 from bundles import manifest_of, write_bundle, write_directory
 
 from shoal.bundle import MANIFEST_NAME, Manifest
-from shoalctl.flash.bundle.parts import Parts, edge_directory
+from shoalctl.flash.bundle.parts import Parts
 from shoalctl.flash.bundle.target import Target
+from shoalctl.flash.edge_files import edge_directory
 from shoalctl.flash.seeds.first_boot import STATE_DIRECTORY, first_boot_script
 
 ARCH = os.uname().machine
