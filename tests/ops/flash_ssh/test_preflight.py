@@ -62,8 +62,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> OfflineBundle:
     return OfflineBundle.open(fake_bundle(path, arch="aarch64", python="3.11", min_glibc="2.28"))
 
 
-def reasons(facts: Facts, bundle: OfflineBundle, **options: bool) -> list[Reason]:
-    found = judge(facts, bundle, now_s=NOW_S, **({"systemd": True} | options))
+def reasons(facts: Facts, bundle: OfflineBundle, *, systemd: bool = True) -> list[Reason]:
+    found = judge(facts, bundle, now_s=NOW_S, systemd=systemd)
     assert all(refusal.detail for refusal in found)
     return [refusal.reason for refusal in found]
 
