@@ -20,7 +20,10 @@ Hosts = Annotated[
     list[str] | None, typer.Argument(metavar="[USER@HOST]...", help="Also with :PORT.")
 ]
 Inventory = Annotated[
-    Path | None, typer.Option(help="A TOML file of hosts; see `docs/flash-ssh.md`.")
+    Path | None,
+    typer.Option(
+        help="A TOML file: [bundles] by arch, [[hosts]] of name, host, user, port, device_id, labels."
+    ),
 ]
 Limit = Annotated[
     list[str] | None,

@@ -131,7 +131,7 @@ class HostFlasher:
                 return self._rolled_back(standing)
             actions = self._actions(found, standing, bundle)
             if not actions:
-                return self._way.result(Outcome.UNCHANGED, slot=standing.slot)
+                return self._outcome(standing, waited=False)
             self._check(found, standing, bundle)
             lock = lock_action(self._settings.places, who())
             if self._settings.dry_run:
