@@ -22,7 +22,7 @@ Hosts = Annotated[
 Inventory = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file: [bundles] by arch, [[hosts]] of name, host, user, port, device_id, labels."
+        help="A TOML file: [bundles] by arch, [[hosts]] of name, host, user, port, labels."
     ),
 ]
 Limit = Annotated[
