@@ -24,6 +24,7 @@ from cloud_learner.gradients.making import max_request_bytes, standard_of
 from cloud_learner.grpc_server import GrpcServer, Service
 from cloud_learner.handshakes import Handshakes, tell_refused
 from cloud_learner.revocations import Revocations
+from cloud_learner.rollout.opening import open_rollouts
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.lockstep_watch import watch_lockstep
 from cloud_learner.training.sources import turns_of
@@ -87,7 +88,14 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             task_of=dispatch.task_of,
         )
         events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
-        services: list[Service] = [parts.parameter_server, fleet_service, events, dispatch]
+        rollout = open_rollouts(config, state, core, signing_key.public_key().public_bytes_raw())
+        services: list[Service] = [
+            parts.parameter_server,
+            fleet_service,
+            events,
+            dispatch,
+            rollout.service,
+        ]
         refusals = CallRefusals(parts.counters, parts.fleet.note_call_refused)
         revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
@@ -109,6 +117,7 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             "appetite": appetite.serve,
             "trainer": lambda: trainer.serve(core.restored),
             "dispatch": dispatch.serve,
+            "rollouts": rollout.rollouts.serve,
             "grpc": server.serve,
             "active": core.active.save_often,
             "revocations": revocations.follow,

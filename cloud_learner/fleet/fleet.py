@@ -197,7 +197,8 @@ class Fleet:
         )
         self._record(device_id).note_event(event, self._clock())
         self.log.add(event, by=LEARNER)
-        log = _log.error if severity == pb.SEVERITY_ERROR else _log.warning
+        loud = {pb.SEVERITY_ERROR: _log.error, pb.SEVERITY_INFO: _log.info}
+        log = loud.get(severity, _log.warning)
         log(name, device_id=device_id, detail=message, **fields)
 
     def note_call_refused(self, refusal: CallRefusal) -> None:
@@ -258,6 +259,14 @@ class Fleet:
             if device_id not in self._misfits
             and record.status is not None
             and record.alive(now_s, stale_after_s=STALE_AFTER_S)
+        }
+
+    def statuses(self) -> dict[str, pb.Status]:
+        """The last birth or death of each device that acts in what this fleet trains for."""
+        return {
+            device_id: record.status
+            for device_id, record in self._devices.items()
+            if device_id not in self._misfits and record.status is not None
         }
 
     def is_gone(self, device_id: str, run_id: bytes) -> bool:

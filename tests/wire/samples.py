@@ -28,6 +28,7 @@ from wire.fleet_samples import (
     status_sample,
     telemetry_sample,
 )
+from wire.rollout_samples import rollout_samples
 from wire.update_samples import updates
 
 from shoal import zstd
@@ -54,6 +55,7 @@ from shoal.v1 import (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -70,6 +72,7 @@ MODULES = (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -220,6 +223,7 @@ def _messages() -> dict[str, Message]:
         **fleet_samples(),
         **enrollment_samples(),
         **fleet_event_samples(),
+        **rollout_samples(),
         **updates(telemetry),
         "Status": status,
         "Hardware": status.hardware,
