@@ -65,13 +65,7 @@ class PolicyFiles:
 
     def list(self) -> list[PolicyFile]:
         """All versions, newest first."""
-        found = []
-        for path in self._directory.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match:
-                version, digest, kind = match.groups()
-                found.append(PolicyFile(int(version), bytes.fromhex(digest), kind == "condemned"))
-        return sorted(found, reverse=True)
+        return list_files(self._directory)
 
     def read(self, file: PolicyFile) -> bytes:
         """A bundle's bytes; one more than the limit at most.
@@ -160,3 +154,18 @@ class PolicyFiles:
 def _read(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         return file.read(limit + 1)
+
+
+def list_files(directory: Path) -> list[PolicyFile]:
+    """All versions in the directory of one trust, newest first.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = []
+    for path in directory.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            version, digest, kind = match.groups()
+            found.append(PolicyFile(int(version), bytes.fromhex(digest), kind == "condemned"))
+    return sorted(found, reverse=True)

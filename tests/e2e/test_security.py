@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -232,12 +233,12 @@ def hand_out(bad: Callable[[Publisher], bytes]) -> Attack:
         publisher = Publisher(fleet=FLEET, key=key)
 
         async def scenario() -> Events:
-            good = publisher.publish(5)
+            good, signing = publisher.publish(5), cast("Any", publisher)
             port = free_port()
             async with AsyncExitStack() as stack:
                 server = await stack.enter_async_context(served(site.pki, port))
                 store = site.directory / f"policies-{port}"
-                it = await stack.enter_async_context(following(site.pki, port, store, publisher))
+                it = await stack.enter_async_context(following(site.pki, port, store, signing))
                 server.graphs[good.manifest.graph_digest] = good.graph
                 server.push(good.bundle, 5)
                 await it.event("policy_swapped")
