@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cloud_learner.rollout.bundles import BundleStore, StoredBundle
@@ -15,8 +15,8 @@ from shoal.v1 import rollout_pb2 as pb
 class Statuses(Protocol):
     """Who knows devices; `cloud_learner.fleet.fleet.Fleet` does."""
 
-    def statuses(self) -> Mapping[str, device_pb2.Status]:
-        """The last birth or death of each."""
+    def status_of(self, device_id: str) -> device_pb2.Status | None:
+        """The last birth or death of one."""
 
 
 class Directives:
@@ -59,7 +59,7 @@ class Directives:
 
     def bundle_of(self, rollout: Rollout, device_id: str) -> StoredBundle | None:
         """The bundle that a rollout of an agent has for a device."""
-        status = self._devices.statuses().get(device_id)
+        status = self._devices.status_of(device_id)
         return None if status is None else self._bundles.for_device(rollout.plan.version, status)
 
     def _agent(self, device_id: str, rollouts: Sequence[Rollout]) -> pb.AgentDirective | None:

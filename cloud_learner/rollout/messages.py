@@ -111,4 +111,8 @@ def rollout_pb(rollout: Rollout, *, devices: int, members: bool = True) -> pb.Ro
         ran_s=rollout.ran_s,
         created_unix_ms=rollout.created_unix_ms,
         devices=devices,
+        asked=len(rollout.members),
+        succeeded=rollout.count(Progress.SUCCEEDED),
+        failed=rollout.count(Progress.FAILED),
+        timed_out=rollout.count(Progress.TIMED_OUT),
     )
