@@ -63,21 +63,19 @@ class Directives:
         return None if status is None else self._bundles.for_device(rollout.plan.version, status)
 
     def _agent(self, device_id: str, rollouts: Sequence[Rollout]) -> pb.AgentDirective | None:
+        """Of the newest that the device was asked in; one that is through asks no further."""
         for rollout in rollouts:
-            if rollout.plan.kind is not Kind.AGENT:
-                continue
             member = rollout.members.get(device_id)
-            if member is not None and member.progress is Progress.FAILED:
-                return None  # it went back by itself, and is to stay there
-            joined_later = rollout.state is State.PROMOTED and rollout.plan.is_for(device_id)
-            bundle = self.bundle_of(rollout, device_id)
-            if bundle is None or (member is None and not joined_later):
+            if rollout.plan.kind is not Kind.AGENT or member is None:
                 continue
-            back = rollout.state is State.ABORTED
+            through = rollout.state is State.PROMOTED and member.progress is Progress.SUCCEEDED
+            bundle = self.bundle_of(rollout, device_id)
+            if through or member.progress is Progress.FAILED or bundle is None:
+                return None  # it has it, or went back by itself and is to stay there
             why = f"rollout {rollout.rollout_id}"
+            back = rollout.state is State.ABORTED
             why += f" was aborted: {rollout.reason}" if back else ""
-            if member is not None and not back:
-                why += f", wave {member.wave + 1} of {len(rollout.plan.waves)}"
+            why += "" if back else f", wave {member.wave + 1} of {len(rollout.plan.waves)}"
             return pb.AgentDirective(
                 rollout_id=rollout.rollout_id,
                 bundle=bundle_pb(bundle),
