@@ -20,6 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
 from wire.enrollment_samples import enrollment_samples
+from wire.event_samples import fleet_event_samples
 from wire.fleet_samples import (
     dispatch_samples,
     event_sample,
@@ -51,6 +52,7 @@ from shoal.v1 import (
     device_pb2,
     dispatcher_pb2,
     enrollment_pb2,
+    events_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
@@ -68,6 +70,7 @@ MODULES = (
     device_pb2,
     dispatcher_pb2,
     enrollment_pb2,
+    events_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
@@ -222,6 +225,7 @@ def _messages() -> dict[str, Message]:
     return {
         **fleet_samples(),
         **enrollment_samples(),
+        **fleet_event_samples(),
         **rollout_samples(),
         **updates(telemetry),
         **slot_samples(status, telemetry),
