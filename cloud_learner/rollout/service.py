@@ -176,6 +176,7 @@ class RolloutService(rpc.RolloutsServicer):
                     await asyncio.to_thread(incoming.write, each.part.data)
                 return bundle_pb(await asyncio.to_thread(self._bundles.keep, incoming))
         except (ConfigError, BundleRefused) as error:
+            self._counters["bundles_refused"] += isinstance(error, BundleRefused)
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except RolloutError as error:
             await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))

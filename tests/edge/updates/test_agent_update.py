@@ -292,6 +292,7 @@ async def test_a_bundle_signed_by_another_never_gets_to_the_learner_s_shelf(
         write_bundle(tmp_path / "ok.tar", arch="x86_64", version=VERSION)
         with pytest.raises(grpc.aio.AioRpcError, match="only an operator"):
             await add(cloud, tmp_path / "ok.tar", name="pi-1")
+        assert cloud.counters["bundles_refused"] == 2
         assert not cloud.bundles.all
         assert not list((tmp_path / "bundles").iterdir())
 
