@@ -69,9 +69,10 @@ class Directives:
             if rollout.plan.kind is not Kind.AGENT or member is None:
                 continue
             through = rollout.state is State.PROMOTED and member.progress is Progress.SUCCEEDED
+            gone = member.progress in (Progress.FAILED, Progress.LEFT)
             bundle = self.bundle_of(rollout, device_id)
-            if through or member.progress is Progress.FAILED or bundle is None:
-                return None  # it has it, or went back by itself and is to stay there
+            if through or gone or bundle is None:
+                return None  # it has it, or went back and is to stay there
             why = f"rollout {rollout.rollout_id}"
             back = rollout.state is State.ABORTED
             why += f" was aborted: {rollout.reason}" if back else ""

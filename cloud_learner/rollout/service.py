@@ -32,7 +32,7 @@ MAX_REASON: Final = 300
 MAX_OPERATOR_WATCHES: Final = 64
 MAX_WATCHES_PER_DEVICE: Final = 16
 """A device needs one; a reconnecting one may leave dead ones behind until they time out."""
-_SAID: Final = (Progress.STARTED, Progress.SUCCEEDED, Progress.FAILED)
+_SAID: Final = (Progress.STARTED, Progress.SUCCEEDED, Progress.FAILED, Progress.LEFT)
 
 
 class RolloutService(rpc.RolloutsServicer):

@@ -80,7 +80,7 @@ def describe_rollout(item: Item) -> Iterator[str]:
     yield f"  wave      {item['wave']} of {shown}"
     yield (
         f"  devices   {item['devices']}: {item['asked']} asked, {item['succeeded']} acted on it, "
-        f"{item['failed']} failed, {item['timed_out']} timed out"
+        f"{item['failed']} failed, {item['timed_out']} timed out" + _gone_back(item)
     )
     ran, timeout = item["ran_s"], item["wave_timeout_s"]
     yield (
@@ -149,6 +149,16 @@ def _wave(wave: pb.RolloutWave) -> str:
 
 def _number(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _gone_back(item: Item) -> str:
+    members = item["members"]
+    left = (
+        [each for each in members if each["progress"] == "left"]
+        if isinstance(members, list)
+        else []
+    )
+    return f", {len(left)} went back" if left else ""
 
 
 def _waves(item: Item) -> str:

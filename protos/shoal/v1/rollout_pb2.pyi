@@ -30,6 +30,7 @@ class RolloutProgress(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLLOUT_PROGRESS_SUCCEEDED: _ClassVar[RolloutProgress]
     ROLLOUT_PROGRESS_FAILED: _ClassVar[RolloutProgress]
     ROLLOUT_PROGRESS_TIMED_OUT: _ClassVar[RolloutProgress]
+    ROLLOUT_PROGRESS_LEFT: _ClassVar[RolloutProgress]
 
 class RolloutCommand(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ ROLLOUT_PROGRESS_STARTED: RolloutProgress
 ROLLOUT_PROGRESS_SUCCEEDED: RolloutProgress
 ROLLOUT_PROGRESS_FAILED: RolloutProgress
 ROLLOUT_PROGRESS_TIMED_OUT: RolloutProgress
+ROLLOUT_PROGRESS_LEFT: RolloutProgress
 ROLLOUT_COMMAND_UNSPECIFIED: RolloutCommand
 ROLLOUT_COMMAND_PAUSE: RolloutCommand
 ROLLOUT_COMMAND_RESUME: RolloutCommand

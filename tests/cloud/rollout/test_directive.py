@@ -72,7 +72,8 @@ def test_a_device_of_an_aborted_one_goes_back_unless_it_did_so_by_itself(
 ) -> None:
     for progress in (Progress.STARTED, Progress.SUCCEEDED, Progress.TIMED_OUT):
         assert told(bundles, rollout(1, AGENT, State.ABORTED, progress)) == ("0.2.0-1", True)
-    assert told(bundles, rollout(1, AGENT, State.ABORTED, Progress.FAILED)) == ("", False)
+    for progress in (Progress.FAILED, Progress.LEFT):
+        assert told(bundles, rollout(1, AGENT, State.ABORTED, progress)) == ("", False)
 
 
 def test_the_newest_in_which_a_device_was_asked_counts(bundles: BundleStore) -> None:
