@@ -139,6 +139,9 @@ def check_command(
     broker: BrokerOption = None,
     server: ServerOption = None,
     settings: SetOption = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Only what disturbs no agent that acts meanwhile.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Look at all that an agent needs, or at an environment alone; start nothing.
@@ -163,6 +166,7 @@ def check_command(
         raise typer.Exit(min(1, exit_code(findings)))
     if kwargs:
         raise ConfigError("--kwargs goes with ENV: write them under [env.kwargs] of the file")
+    from edge_agent.checks.beside import check_beside
     from edge_agent.checks.check import check
 
     flags = overrides(
@@ -178,7 +182,8 @@ def check_command(
     )
     if control_hz is not None:
         flags["actor.control_hz"] = Flag("--control-hz", control_hz)
-    findings = asyncio.run(check(load_config(AgentConfig, config, overrides=flags)))
+    loaded = load_config(AgentConfig, config, overrides=flags)
+    findings = check_beside(loaded) if offline else asyncio.run(check(loaded))
     _print(findings, output)
     raise typer.Exit(exit_code(findings))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from edge_agent.gradients.config import GradientsConfig
+from edge_agent.slots.rules import Rules
 from shoal.errors import ConfigError
 from shoal.topics import check_fleet
 
@@ -20,6 +21,7 @@ MAX_PORT = 65535
 MAX_ENVS = 4096
 MAX_CHUNK_STEPS = 65536
 MAX_WINDOW_CHUNKS = 1024
+_RULES = Rules()
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
@@ -205,6 +207,32 @@ class DispatchConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialConfig:
+    """When a slot that was switched to counts as working; the launcher reads it too.
+
+    Attributes:
+        acts: episodes to act, or as many chunks if no episode ends in these.
+        deadline_s: seconds of running without that, the network not to blame, until the slot
+            before is gone back to.
+        deaths: of the agent in one boot, until then.
+    """
+
+    acts: int = _RULES.acts
+    deadline_s: float = _RULES.deadline_s
+    deaths: int = _RULES.deaths
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: a value is out of its range.
+        """
+        _within("acts", self.acts, 1, 10_000)
+        _within("deadline_s", self.deadline_s, 1.0, 30 * 86_400.0)
+        _within("deaths", self.deaths, 1, 1_000)
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything one device's agent is told.
 
@@ -217,6 +245,7 @@ class AgentConfig:
         telemetry_interval_s: seconds between two telemetry messages.
         mode: what leaves the device: "trajectories", or only "gradients" computed from them.
         gradients: how those are computed and pushed.
+        trial: what a freshly installed version must do.
     """
 
     fleet: str
@@ -231,6 +260,7 @@ class AgentConfig:
     telemetry_interval_s: float = 1.0
     mode: Literal["trajectories", "gradients"] = "trajectories"
     gradients: GradientsConfig = field(default_factory=GradientsConfig)
+    trial: TrialConfig = field(default_factory=TrialConfig)
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -246,6 +246,15 @@ def make_env(config: EnvConfig) -> Environments:
         raise
 
 
+def check_found(env_id: str) -> None:
+    """Looks for an environment and makes none: another process may hold its hardware.
+
+    Raises:
+        EnvironmentFailed: there is none of that name.
+    """
+    _factory(env_id)
+
+
 def _make(make: Callable[..., object], config: EnvConfig) -> Copy:
     try:
         with warnings.catch_warnings():

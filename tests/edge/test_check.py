@@ -12,6 +12,7 @@ from brokers import free_port, nats_broker
 from brokers import identity as identity_of
 from mqtt_learner import DEVICE
 
+from edge_agent.checks.beside import check_beside
 from edge_agent.checks.check import check
 from edge_agent.checks.env_check import step_time
 from edge_agent.checks.finding import Finding, Level, exit_code
@@ -215,3 +216,17 @@ def test_a_broker_that_does_not_admit_the_device_says_where_to_add_it(
         )
         admitted = replace(stranger, identity=identity_of(pki, DEVICE))
         assert look(admitted)["broker"].level is Level.OK
+
+
+def test_beside_a_running_agent_the_environment_is_found_and_never_made(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "held_hardware.py").write_text(
+        "def make():\n    raise RuntimeError('the port is in use')\n"
+    )
+    env = EnvConfig("held_hardware:make")
+    found = {each.name: each for each in check_beside(replace(config, env=env))}
+    assert found["environment"].ok
+    assert found["runtime"].ok
+    gone = check_beside(replace(config, env=EnvConfig("held_hardware:makes")))
+    assert exit_code(gone) == 4
