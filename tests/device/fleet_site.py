@@ -1,8 +1,8 @@
 """A fleet on this machine for devices under emulation: broker, learner and enrolment, as typed.
 
-    with FleetSite.open(tmp_path / "fleet", host="127.0.0.1") as site:
-        token = site.token("pi-7")
-        site.wait_for_device("pi-7", lambda item: item["health"] == "online")
+with FleetSite.open(tmp_path / "fleet", host="127.0.0.1") as site:
+    token = site.token("pi-7")
+    site.wait_for_device("pi-7", lambda item: item["health"] == "online")
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class FleetSite:
         (directory / "enrollment.toml").write_text(text)
         learner = directory / "learner.toml"
         text = learner.read_text().replace("port = 8883", f"port = {mqtt}")
-        text = text.replace("port = 50051", f"port = {grpc}").replace("0.0.0.0", HOST)
+        text = text.replace("port = 50051", f"port = {grpc}")
+        text = text.replace('host = "0.0.0.0"', f'host = "{HOST}"')
         head, _, tail = text.partition("\n[")
         # Every version that acted is kept: each decision can be made again.
         head += "\npolicies_kept = 4096\ntensorboard = false\n"

@@ -37,7 +37,8 @@ _CARD_FILES = {
 datasource_list: [NoCloud, None]
 datasource: {NoCloud: {fs_label: bootfs}}
 ssh_genkeytypes: [ed25519]
-apt_preserve_sources_list: true
+locale: false
+apt: {preserve_sources_list: true}
 """,
     "etc/fstab": "/dev/vda2 / ext4 defaults 0 1\nLABEL=bootfs /boot/firmware vfat defaults 0 2\n",
     "etc/hosts": "127.0.0.1 localhost\n",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.errors import ConfigError
 from shoalctl.flash.seeds.settings import (
+    DEFAULT_USER,
     Bundle,
     DeviceSettings,
     check_hostname,
@@ -27,7 +28,7 @@ class SeedOptions:
     """What was typed about a device, as it was typed."""
 
     hostname: str | None = None
-    user: str = "shoal"
+    user: str = DEFAULT_USER
     ssh_keys: tuple[str, ...] = ()
     wifi_ssid: str | None = None
     wifi_passphrase_file: Path | None = None
