@@ -10,9 +10,12 @@ from typing import Annotated
 import typer
 
 from shoal.errors import ConfigError
+from shoalctl.flash.ssh.cli import flash_ssh, roll_back
 from shoalctl.output import Format
 
 flash_app = typer.Typer()
+flash_app.command("ssh")(flash_ssh)
+flash_app.command("rollback")(roll_back)
 
 Output = Annotated[
     Format,
