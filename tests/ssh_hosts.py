@@ -24,10 +24,12 @@ from typing import Any
 
 import asyncssh
 import pytest
-from bundles import CONTENTS, write_bundle
+from bundles import CONTENTS, KEY, manifest_of
 
 from edge_agent.slots.codec import decode
 from edge_agent.slots.state import Slot, State
+from shoal.bundle import sign
+from shoal.bundle_archive import pack
 from shoalctl.cli import run
 
 HOST = "127.0.0.1"
@@ -147,7 +149,9 @@ def fake_bundle(path: Path, *, behaviour: str = "acts", size: int = 1000, **valu
         "wheels/shoal-0.1.0-py3-none-any.whl": os.urandom(size),
     }
     given = {"arch": os.uname().machine, "python": f"3.{sys.version_info.minor}"}
-    write_bundle(path, contents, **(given | values))
+    manifest = manifest_of(contents, **(given | values))
+    with path.open("wb") as out:
+        pack(out, manifest, sign(manifest, KEY), contents)
     return path
 
 
@@ -228,8 +232,8 @@ class _Relay:
             with theirs, (self._host.root / "sshd.log").open("ab") as log:
                 sshd = subprocess.Popen(
                     [str(SSHD), "-i", "-e", "-f", str(self._host.root / "sshd_config")],
-                    stdin=theirs,
-                    stdout=theirs,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
                     stderr=log,
                 )
             self._sshds.append(sshd)

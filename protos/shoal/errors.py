@@ -17,6 +17,7 @@ ShoalError
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
 ├── TaskStoreError            the learner's tasks cannot be read or written
+├── BundleRefused             what a device should be installed from is damaged or not the fleet's
 ├── FlashFailed               an image could not be read, or a card not be written or verified
 └── ServiceEnded              a service of a process ended when none should
 """
@@ -128,6 +129,18 @@ class PolicyLogError(ShoalError):
 
 class TaskStoreError(ShoalError):
     """The learner's tasks cannot be read or written."""
+
+
+class BundleRefused(ShoalError):
+    """A bundle is damaged, was tampered with, or is not for this fleet; nothing was installed.
+
+    Attributes:
+        reason: A slug: `malformed`, `schema`, `signature`, `digest`, `files`, `path` or `limit`.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class FlashFailed(ShoalError):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from shoal.errors import ConfigError
+from shoalctl.flash.bundle.cli import bundle as bundle_command
 from shoalctl.flash.ssh.cli import flash_ssh, roll_back
 from shoalctl.output import Format
 
@@ -27,6 +28,9 @@ INTERRUPTED = 130
 @flash_app.callback()
 def flash() -> None:
     """Write images to cards and disks, and tell each device who it is."""
+
+
+flash_app.command("bundle")(bundle_command)
 
 
 @flash_app.command("list")

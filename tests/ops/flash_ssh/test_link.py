@@ -33,9 +33,8 @@ def test_a_link_that_drops_in_the_middle_of_the_upload_is_made_again(
     (item,) = items(capsys.readouterr().out)
     assert item["reconnects"] == 2
     assert item["outcome"] == "committed"
-    # What had arrived was not sent again, but for what was on its way.
-    assert bundle.stat().st_size <= item["sent_bytes"] + item["resumed_bytes"]
-    assert item["sent_bytes"] < bundle.stat().st_size + 2 * MIB
+    # What had arrived was not sent again.
+    assert item["sent_bytes"] <= bundle.stat().st_size
 
 
 def test_without_retries_the_same_command_goes_on_where_it_was(

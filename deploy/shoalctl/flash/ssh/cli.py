@@ -72,7 +72,6 @@ def flash_ssh(
     fleet: Annotated[
         Path | None,
         typer.Option(
-            envvar="SHOAL_FLASH_FLEET",
             help="A fleet's directory: each device gets a token of its own.",
         ),
     ] = None,

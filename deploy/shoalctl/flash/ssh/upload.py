@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import BinaryIO, Final
 
 import asyncssh
 
@@ -18,11 +18,13 @@ from shoalctl.flash.ssh.remote import LinkLost, Remote
 from shoalctl.flash.ssh.scripts import prefix_digest_command
 from shoalctl.output import size
 
-PIECE_BYTES: Final = 1 << 20
-"""Written as one; progress moves in steps of it."""
+PIECE_BYTES: Final = 128 << 10
+"""Written by one request, if the host takes as much."""
+WINDOW: Final = 8
+"""Requests under way: a megabyte, the step in which progress moves."""
 CHECK_TIMEOUT_S: Final = 900.0
 """A slow card reads a bundle for minutes."""
-PIECE_TIMEOUT_S: Final = 120.0
+WINDOW_TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,24 @@ def _local_digest(source: Path, count: int) -> str:
     return digest.hexdigest()
 
 
+def _read_window(file: BinaryIO, length: int) -> list[bytes]:
+    pieces = (file.read(length) for _ in range(WINDOW))
+    return [piece for piece in pieces if piece]
+
+
+async def _write_window(out: asyncssh.SFTPClientFile, pieces: Sequence[bytes], offset: int) -> None:
+    """Writes pieces one after the other, without waiting for the answer to each."""
+    writes = []
+    for piece in pieces:
+        writes.append(out.write(piece, offset))
+        offset += len(piece)
+    async with asyncio.timeout(WINDOW_TIMEOUT_S):
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+
+
 async def _send(
     remote: Remote, source: Path, part: str, offset: int, advance: Callable[[int], None]
 ) -> int:
@@ -116,16 +136,19 @@ async def _send(
     try:
         async with remote.connection.start_sftp_client() as sftp:
             mode = "r+b" if offset else "wb"
-            async with sftp.open(part, mode, asyncssh.SFTPAttrs(permissions=0o600)) as out:
+            # One request each: the parallel writer of the library would leave errors unheard.
+            attributes = asyncssh.SFTPAttrs(permissions=0o600)
+            async with sftp.open(part, mode, attributes, block_size=0) as out:
                 if offset:
                     await out.truncate(offset)
+                length = min(PIECE_BYTES, sftp.limits.max_write_len or PIECE_BYTES)
                 with source.open("rb") as file:
                     file.seek(offset)
-                    while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-                        async with asyncio.timeout(PIECE_TIMEOUT_S):
-                            await out.write(piece, offset)
-                        offset += len(piece)
-                        advance(len(piece))
+                    while pieces := await asyncio.to_thread(_read_window, file, length):
+                        await _write_window(out, pieces, offset)
+                        count = sum(map(len, pieces))
+                        offset += count
+                        advance(count)
     except asyncssh.ChannelOpenError as error:
         raise FlashFailed(
             f"the host has no SFTP ({error.reason}): `apt-get install openssh-sftp-server` there"
@@ -145,7 +168,7 @@ async def _send(
         ) from error
     except TimeoutError as error:
         raise LinkLost(
-            f"{remote.host.name} took nothing for {PIECE_TIMEOUT_S:g} s at {size(offset)}"
+            f"{remote.host.name} took nothing for {WINDOW_TIMEOUT_S:g} s at {size(offset)}"
         ) from error
     except (OSError, asyncssh.Error) as error:
         raise LinkLost(
