@@ -12,9 +12,12 @@ import typer
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.cli import bundle as bundle_command
 from shoalctl.flash.seeds.settings import DEFAULT_USER
+from shoalctl.flash.ssh.cli import flash_ssh, roll_back
 from shoalctl.output import Format
 
 flash_app = typer.Typer()
+flash_app.command("ssh")(flash_ssh)
+flash_app.command("rollback")(roll_back)
 
 Output = Annotated[
     Format,
