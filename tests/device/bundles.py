@@ -6,17 +6,13 @@ from pathlib import Path
 
 from device.fleet_site import FleetSite, said
 from device.reef_env import ENV_ID, reef_env_wheel
-from device.root_cache import RootCache
 
 
-def make_bundle(
-    site: FleetSite, cache: RootCache, directory: Path, *, arch: str, version: str
-) -> Path:
+def make_bundle(site: FleetSite, directory: Path, *, arch: str, version: str) -> Path:
     """A bundle that steps a version of the environment package.
 
     Args:
         site: The fleet it is for.
-        cache: Keeps wheels of the package index.
         directory: Where it goes.
         arch: `aarch64` or `x86_64`.
         version: Of the environment package, and of the bundle.
@@ -25,7 +21,7 @@ def make_bundle(
     answer = said(
         *("flash", "bundle", "--arch", arch, "--python", "3.11", "--fleet", site.directory),
         *("--with", wheel, "--env", ENV_ID, "--version", version, "--out", directory),
-        *("--wheels", cache.directory / "wheels", "-o", "json"),
+        *("-o", "json"),
         timeout_s=600.0,
     )
     return Path(answer.items[0]["file"])

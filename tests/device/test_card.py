@@ -60,10 +60,8 @@ def story(cache: RootCache, workplace: Path, key: SshKey) -> Iterator[Story]:
         yield Story(site, card, workplace / "card", token, key, workplace)
 
 
-def test_the_image_is_flashed_to_a_file_with_bundle_and_token(
-    story: Story, cache: RootCache
-) -> None:
-    bundle = make_bundle(story.site, cache, story.directory, arch="x86_64", version=GOOD)
+def test_the_image_is_flashed_to_a_file_with_bundle_and_token(story: Story) -> None:
+    bundle = make_bundle(story.site, story.directory, arch="x86_64", version=GOOD)
     (story.directory / "token").write_text(story.token)
     report = said(
         *("flash", "image", "--image", story.card.image, "--to", story.disk),

@@ -33,11 +33,10 @@ class Story:
 
     site: FleetSite
     device: EmulatedDevice
-    cache: RootCache
     directory: Path
 
     def bundle(self, version: str) -> Path:
-        return make_bundle(self.site, self.cache, self.directory, arch="aarch64", version=version)
+        return make_bundle(self.site, self.directory, arch="aarch64", version=version)
 
     def flash(self, bundle: Path, *more: str | Path) -> Answer:
         """`shoal flash ssh`, as an operator types it for a host without systemd."""
@@ -64,7 +63,7 @@ def story(cache: RootCache, workplace: Path, key: SshKey) -> Iterator[Story]:
         FleetSite.open(workplace / "fleet", host=HOST) as site,
         emulated_device(root, workplace / "pi", key) as device,
     ):
-        yield Story(site, device, cache, workplace)
+        yield Story(site, device, workplace)
 
 
 def test_a_blank_device_is_flashed_over_ssh_enrols_and_acts_in_int8(story: Story) -> None:
