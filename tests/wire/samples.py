@@ -27,6 +27,7 @@ from wire.fleet_samples import (
     status_sample,
     telemetry_sample,
 )
+from wire.slot_samples import slot_samples
 from wire.update_samples import updates
 
 from shoal import zstd
@@ -52,6 +53,7 @@ from shoal.v1 import (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    slot_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -67,6 +69,7 @@ MODULES = (
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    slot_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -217,6 +220,7 @@ def _messages() -> dict[str, Message]:
         **fleet_samples(),
         **enrollment_samples(),
         **updates(telemetry),
+        **slot_samples(status, telemetry),
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,
