@@ -82,6 +82,12 @@ def image(
     bundle: Annotated[
         Path | None, typer.Option(help="The offline bundle that the device installs.")
     ] = None,
+    fleet: Annotated[
+        Path,
+        typer.Option(
+            envvar="SHOAL_FLEET_DIR", help="Whose key the bundle is signed with: its directory."
+        ),
+    ] = Path("fleet"),
     token: Annotated[
         str | None,
         typer.Option(envvar="SHOAL_ENROLMENT_TOKEN", help="One-time enrolment token."),
@@ -129,6 +135,7 @@ def image(
         wifi_country=wifi_country,
         wifi_hidden=wifi_hidden,
         bundle=bundle,
+        fleet=fleet,
         token=token,
         token_file=token_file,
     )
