@@ -98,9 +98,9 @@ def _build_card(place: Path) -> None:
     shutil.rmtree(root / "var/cache/apt/archives")
     (root / "var/cache/apt/archives/partial").mkdir(parents=True)
     for name, found in ((KERNEL, "vmlinuz-*"), (INITRD, "initrd.img-*")):
-        (file,) = (root / "boot").glob(found)
-        shutil.copyfile(file, place / name)
-        file.unlink()
+        (newest,) = (root / "boot").glob(found)
+        shutil.copyfile(newest, place / name)
+        newest.unlink()
     image = place / IMAGE
     with image.open("wb") as file:
         file.truncate(ROOT_AT + ROOT_BYTES)

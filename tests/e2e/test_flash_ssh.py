@@ -47,8 +47,11 @@ class Story:
         return make_bundle(self.site, self.directory, arch=platform.machine(), version=version)
 
     def flash(self, bundle: Path, *more: str | Path) -> Answer:
-        options = (*self.host.options, "--bundle", bundle, "--device-id", NAME)
-        return shoal("flash", "ssh", self.host.login, *options, *more, "-o", "json")
+        return shoal(
+            *("flash", "ssh", self.host.login, *self.host.options, "--device-id", NAME),
+            *("--bundle", bundle, *more, "-o", "json"),
+            timeout_s=WAIT_S,
+        )
 
     def launch(self) -> Process:
         """What systemd would do."""
