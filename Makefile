@@ -70,6 +70,8 @@ test: $(DEV_STAMP)
 		echo "!!! mosquitto is not installed: the tests on Mosquitto are SKIPPED (apt-get install mosquitto)" >&2; fi
 	@if ! command -v mcopy >/dev/null || ! { command -v mkfs.vfat || [ -x /usr/sbin/mkfs.vfat ]; } >/dev/null; then \
 		echo "!!! mtools or dosfstools is not installed: the tests of flashing are SKIPPED (apt-get install mtools dosfstools)" >&2; fi
+	@if ! command -v sshd >/dev/null && ! [ -x /usr/sbin/sshd ]; then \
+		echo "!!! sshd is not installed: the tests of flashing over SSH are SKIPPED (apt-get install openssh-server)" >&2; fi
 	@echo "==> pytest $(ARGS)"
 	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest $(ARGS)
 

@@ -23,7 +23,7 @@ from device.reef_env import BROKEN, FAULT, GOOD
 from ssh_hosts import SshHost, needs_sshd, ssh_host
 
 NAME = "pi-7"
-WAIT_S = 240.0
+WAIT_S = 480.0
 
 pytestmark = [
     needs_sshd,
@@ -75,7 +75,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
     shutil.rmtree(tmp_path / "host")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_host_is_flashed_enrols_acts_and_comes_back_from_an_update_that_fails_where_it_acts(
     story: Story,
 ) -> None:
