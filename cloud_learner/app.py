@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 
 import torch
 
+from cloud_learner.call_refusals import CallRefusals
 from cloud_learner.config import LearnerConfig
 from cloud_learner.core import open_core
 from cloud_learner.dispatch.config import specs_of
@@ -16,11 +17,14 @@ from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.signing import load_signing_key
-from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.fleet.events_service import EventsService
+from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
 from cloud_learner.fleet.service import FleetService
 from cloud_learner.gradients.making import max_request_bytes, standard_of
 from cloud_learner.grpc_server import GrpcServer, Service
+from cloud_learner.handshakes import Handshakes, tell_refused
 from cloud_learner.revocations import Revocations
+from cloud_learner.rollout.opening import open_rollouts
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.lockstep_watch import watch_lockstep
 from cloud_learner.training.sources import turns_of
@@ -31,17 +35,19 @@ from cloud_learner.uplink.inbox import Inbox
 from cloud_learner.uplink.ingest import Ingest, IngestParts
 from cloud_learner.uplink.session_watch import watch_session
 from cloud_learner.uplink.subscriber import Subscriber
+from cloud_learner.uplink.throttle import Throttle
 from shoal.identity import Identity
 from shoal.services import run_services
 from shoal.topics import Topics
 
 
-async def run(config: LearnerConfig, *, resume: bool) -> None:
+async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | None = None) -> None:
     """Runs the learner until it is stopped.
 
     Args:
         config: Its configuration.
         resume: Whether to go on with what lies in `state_dir`; when nothing does, it starts anew.
+        handshakes: That the gRPC port refuses, if somebody listens for them.
 
     Raises:
         ShoalError: Something it cannot run without is missing, wrong or taken.
@@ -81,7 +87,16 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             fleet=config.fleet,
             task_of=dispatch.task_of,
         )
-        services: list[Service] = [parts.parameter_server, fleet_service, dispatch]
+        events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
+        rollout = open_rollouts(config, state, core, signing_key.public_key().public_bytes_raw())
+        services: list[Service] = [
+            parts.parameter_server,
+            fleet_service,
+            events,
+            dispatch,
+            rollout.service,
+        ]
+        refusals = CallRefusals(parts.counters, parts.fleet.note_call_refused)
         revocations = Revocations(config.server.revocation_list, identity, counters=parts.counters)
         server = await stack.enter_async_context(
             GrpcServer(
@@ -90,7 +105,7 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
                 identity,
                 services,
                 max_request_bytes=max_request_bytes(config),
-                interceptors=revocations.interceptors,
+                interceptors=(*refusals.interceptors, *revocations.interceptors),
             )
         )
         running: dict[str, Callable[[], Awaitable[None]]] = {
@@ -102,10 +117,15 @@ async def run(config: LearnerConfig, *, resume: bool) -> None:
             "appetite": appetite.serve,
             "trainer": lambda: trainer.serve(core.restored),
             "dispatch": dispatch.serve,
+            "rollouts": rollout.rollouts.serve,
             "grpc": server.serve,
             "active": core.active.save_often,
             "revocations": revocations.follow,
         }
+        if handshakes is not None:
+            running["handshakes"] = lambda: tell_refused(
+                handshakes, parts.fleet, parts.counters, Throttle(WARN_AGAIN_S)
+            )
         if config.training.mode != "gradients":  # where no chunks are expected
             running["session"] = lambda: watch_session(
                 subscriber, ingest, parts.fleet, after_s=config.broker.session_renewal_s

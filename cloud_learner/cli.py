@@ -209,16 +209,17 @@ def _run(
     config: Path, flags: Mapping[str, Path | int | None], log_level: str, *, resume: bool
 ) -> None:
     from cloud_learner.config import LearnerConfig
+    from cloud_learner.handshakes import Handshakes
     from shoal.config import Flag, load_config
     from shoal.logs import setup_logging
 
-    setup_logging(log_level)
     overrides: dict[str, object] = {
         key: value.absolute() if isinstance(value, Path) else value for key, value in flags.items()
     }
     overrides["gradients.shards"] = Flag("--shards", flags.get("gradients.shards"))
     learner_config = load_config(LearnerConfig, config, overrides=overrides)
+    with Handshakes.listening() as handshakes:
+        setup_logging(log_level)
+        from cloud_learner import app  # torch: only once the configuration is known to be good
 
-    from cloud_learner import app  # torch: only once the configuration is known to be good
-
-    asyncio.run(app.run(learner_config, resume=resume))
+        asyncio.run(app.run(learner_config, resume=resume, handshakes=handshakes))

@@ -20,6 +20,7 @@ from cloud_learner.gradients.making import check_gradients, live_of, make_gradie
 from cloud_learner.gradients.service import GradientService
 from cloud_learner.gradients.source import stats_of
 from cloud_learner.journal.reoffer import refill
+from cloud_learner.rollout.store import RolloutStore
 from cloud_learner.state_dir import StateDir
 from cloud_learner.stored import Stored
 from cloud_learner.training.brain import Brain, build_brain
@@ -41,12 +42,14 @@ class Core:
         parts: What the trainer works on.
         trainer: Trains.
         active: What devices act with.
+        rollouts: Where rollouts are kept.
         restored: What a checkpoint held; None to wait for the first device.
     """
 
     parts: TrainerParts
     trainer: Trainer
     active: ActivePolicies
+    rollouts: RolloutStore
     restored: Brain | None
 
 
@@ -77,8 +80,16 @@ def open_core(
     if checkpoint is not None:
         check_recipe(checkpoint, Recipe.of(choice, config.training.network))
     init = init_of(config, choice, state if checkpoint is not None else None)
+    rollouts = stack.enter_context(RolloutStore(state.rollouts))
+    rollouts.load()
     stored = Stored.open(
-        config, state, signing_key, stack, checkpoints=checkpoints, checkpoint=checkpoint
+        config,
+        state,
+        signing_key,
+        stack,
+        checkpoints=checkpoints,
+        checkpoint=checkpoint,
+        pinned=rollouts.pinned,
     )
     counters: Counter[str] = Counter()
     metrics = stack.enter_context(
@@ -174,4 +185,4 @@ def open_core(
         if gradients is not None:
             gradients.attach(restored, live_of(restored, config), stats)
             gradients.load_state_dict(checkpoint.source)
-    return Core(parts, trainer, stored.active, restored)
+    return Core(parts, trainer, stored.active, rollouts, restored)

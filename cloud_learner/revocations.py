@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,6 +15,7 @@ import grpc.aio
 from cryptography import x509
 
 from cloud_learner.grpc_server import Context, peer_name, refuse
+from cloud_learner.interceptor import Behaviour, CallInterceptor, responses_of
 from shoal.errors import IdentityError
 from shoal.identity import Identity
 from shoal.logs import get_logger
@@ -62,7 +63,9 @@ class Revocations:
         self._list = RevocationList()
         self._calls: dict[int, set[asyncio.Event]] = {}  # by serial number
         self.interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (
-            () if path is None else (_Interceptor(self),)
+            ()
+            if path is None
+            else (CallInterceptor(single=self._single, streaming=self._streaming),)
         )
         if path is not None:
             self._seen = _stamp(path)
@@ -124,58 +127,28 @@ class Revocations:
         except OSError as error:
             raise IdentityError(f"can't read the revocation list {path}: {error}") from error
 
-
-class _Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # generic in stubs alone
-    """Asks before every call, and stays for those that last."""
-
-    def __init__(self, revocations: Revocations) -> None:
-        self._revocations = revocations
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:  # noqa: ANN401 - gRPC's handlers have no type
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        if handler.response_streaming:
-            kind, wrap = "unary_stream", self._streaming
-        else:
-            kind, wrap = "unary_unary", self._single
-        if handler.request_streaming:
-            kind = kind.replace("unary_", "stream_", 1)
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(
-            wrap(getattr(handler, kind)),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
-
-    def _single(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Any:  # noqa: ANN401
+    def _single(self, behaviour: Behaviour) -> Behaviour:
         async def call(request: Any, context: Context) -> Any:  # noqa: ANN401
-            if self._revocations.is_revoked(_serial(context)):
-                await self._revocations.turn_away(context, counter="revoked_refused")
+            if self.is_revoked(_serial(context)):
+                await self.turn_away(context, counter="revoked_refused")
             return await behaviour(request, context)
 
         return call
 
-    def _streaming(self, behaviour: Callable[[Any, Context], Any]) -> Any:  # noqa: ANN401
+    def _streaming(self, behaviour: Behaviour) -> Behaviour:
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: ANN401
             serial = _serial(context)
-            if self._revocations.is_revoked(serial):
-                await self._revocations.turn_away(context, counter="revoked_refused")
+            if self.is_revoked(serial):
+                await self.turn_away(context, counter="revoked_refused")
             if serial is None:
                 return
-            responses = behaviour(request, context)
-            if not hasattr(responses, "__anext__"):  # it writes to the context instead
-                responses = _nothing_after(responses)
-            with self._revocations.calling(serial) as ended:
+            responses = responses_of(behaviour, request, context)
+            with self.calling(serial) as ended:
                 async with contextlib.aclosing(_until(ended, responses)) as until:
                     async for response in until:
                         yield response
                 if ended.is_set():
-                    await self._revocations.turn_away(context, counter="revoked_ended")
+                    await self.turn_away(context, counter="revoked_ended")
 
         return call
 
@@ -201,13 +174,6 @@ async def _until(ended: asyncio.Event, responses: Any) -> AsyncGenerator[Any, No
             following.cancel()
             await asyncio.wait({following})
         await responses.aclose()
-
-
-async def _nothing_after(behaviour: Awaitable[Any]) -> AsyncIterator[Any]:
-    responses: tuple[Any, ...] = ()
-    await behaviour
-    for response in responses:
-        yield response
 
 
 def _serial(context: Context) -> int | None:

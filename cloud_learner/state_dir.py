@@ -81,3 +81,13 @@ class StateDir:
     def tasks(self) -> Path:
         """The tasks' file."""
         return self.directory / "tasks.db"
+
+    @property
+    def rollouts(self) -> Path:
+        """The rollouts' file."""
+        return self.directory / "rollouts.db"
+
+    @property
+    def bundles(self) -> Path:
+        """The agents' bundles that devices fetch."""
+        return self.directory / "bundles"

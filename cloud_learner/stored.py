@@ -9,7 +9,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.config import LearnerConfig
-from cloud_learner.downlink.active_policies import ActivePolicies
+from cloud_learner.downlink.active_policies import ActivePolicies, InUse
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from cloud_learner.journal.journal import Journal
@@ -55,6 +55,7 @@ class Stored:
         *,
         checkpoints: CheckpointStore,
         checkpoint: Checkpoint | None,
+        pinned: InUse = frozenset,
     ) -> Self:
         """Opens policy log and journal beside checkpoints that were read.
 
@@ -65,6 +66,7 @@ class Stored:
             stack: Closes what is opened here.
             checkpoints: Of this directory.
             checkpoint: The newest of them.
+            pinned: Says which policy versions are never deleted.
 
         Raises:
             ShoalError: Something on disk is damaged or in use.
@@ -79,6 +81,7 @@ class Stored:
                 keep=config.policies_kept,
                 after_version=max(saved_version, config.policies_after_version),
                 in_use=active.versions,
+                pinned=pinned,
             )
         )
         newest = policy_log.newest()
@@ -110,7 +113,9 @@ class Stored:
             JournalError: The journal cannot be read.
         """
         if self.newest is not None:
-            return Past(self.newest.manifest.spec_fingerprint, self.newest.manifest.updates)
+            # The newest may be an earlier one that was published again.
+            updates = max(info.manifest.updates for info in self.policy_log.list())
+            return Past(self.newest.manifest.spec_fingerprint, updates)
         fingerprint = last_fingerprint(self.journal)
         if fingerprint is None:
             return None

@@ -31,6 +31,9 @@ from edge_agent.supervision.notifier import Notifier
 from edge_agent.supervision.slot_file import SlotFile
 from edge_agent.supervision.supervision import Supervision
 from edge_agent.supervision.trial_witness import TrialWitness
+from edge_agent.updates.acted import Acted
+from edge_agent.updates.update_files import UpdateFiles, slots_file
+from edge_agent.updates.updates import Updates
 from edge_agent.uplink.appetite import Appetite, Pacer
 from edge_agent.uplink.uplink import Uplink
 from shoal.errors import IdentityError
@@ -149,6 +152,22 @@ async def run(config: AgentConfig) -> None:
                     reporter.telemetry, config.telemetry_interval_s
                 ),
             }
+            acted = Acted()
+            updates = Updates(
+                config.parameter_server,
+                identity,
+                events,
+                policies,
+                downlink,
+                acted,
+                UpdateFiles(config.updates_dir, slots=slots_file()),
+                fleet=config.fleet,
+                public_key=public_key,
+                run_id=run_id,
+            )
+            services["updates"] = renewer.restarting(updates.follow)
+            services["outcomes"] = updates.report
+            services["agent_update"] = updates.agent.serve
             if way.gradients is not None:
                 services["gradients"] = renewer.restarting(way.gradients.serve)
             with ExitStack() as stack:
@@ -169,7 +188,7 @@ async def run(config: AgentConfig) -> None:
                         act_forever,
                         actor,
                         policies,
-                        witness.seeing(way.keep),
+                        acted.counting(witness.seeing(way.keep)),
                         events,
                         config.actor,
                         # What has a rate of its own must act, whatever the learner can use.

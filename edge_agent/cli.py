@@ -74,6 +74,7 @@ KwargsOption = Annotated[
     typer.Option("--kwargs", help="An argument of ENV's constructor.", metavar="KEY=VALUE"),
 ]
 HzOption = Annotated[float | None, typer.Option("--control-hz", help="Steps a second to hold.")]
+PrefixOption = Annotated[Path, typer.Option(help="Where the agent is installed, in slots.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 
 
@@ -188,6 +189,33 @@ def check_command(
     raise typer.Exit(exit_code(findings))
 
 
+@agent_app.command("doctor")
+def doctor_command(
+    *,
+    config: ConfigOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Leave the network out.")] = False,
+    samples: Annotated[
+        int, typer.Option(min=1, max=100, help="How often each way is measured.")
+    ] = 5,
+    prefix: PrefixOption = Path("/opt/shoal"),
+    settings: SetOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Find out what is wrong with a device: machine, clock, disk, network, environment.
+
+    Starts nothing and disturbs no running agent. Exits with 1 after a fault, 2 if the fleet can't
+    be reached or refuses the device, 3 if it does not answer in time, 4 if the configuration is
+    wrong; warnings alone exit with 0.
+    """
+    from edge_agent.doctor.command import run_doctor
+    from edge_agent.doctor.doctor import Examination
+
+    loaded = load_config(AgentConfig, config, overrides=set_flags(settings))
+    how = Examination(offline=offline, samples=samples, prefix=prefix)
+    findings = run_doctor(loaded, how, as_json=output is Output.JSON)
+    raise typer.Exit(exit_code(findings))
+
+
 @agent_app.command("enroll")
 def enroll_command(
     *,
@@ -268,6 +296,21 @@ def keyword_arguments(given: Sequence[str] | None) -> dict[str, object]:
     return found
 
 
+def set_flags(settings: Sequence[str] | None) -> dict[str, Flag]:
+    """What `--set` was given, by dotted keys.
+
+    Raises:
+        ConfigError: a setting is not key=value.
+    """
+    found: dict[str, Flag] = {}
+    for setting in settings or ():
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {setting!r}: give KEY=VALUE, such as actor.chunk_steps=32")
+        found[key.strip()] = Flag(f"--set {key.strip()}", _value(text))
+    return found
+
+
 def overrides(
     *,
     fleet: str | None,
@@ -285,12 +328,7 @@ def overrides(
     Raises:
         ConfigError: an address is not host:port, or a setting is not key=value.
     """
-    found: dict[str, Flag] = {}
-    for setting in settings or ():
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set {setting!r}: give KEY=VALUE, such as actor.chunk_steps=32")
-        found[key.strip()] = Flag(f"--set {key.strip()}", _value(text))
+    found = set_flags(settings)
     flags = {
         "fleet": Flag("--fleet", fleet),
         "identity": Flag("--identity", identity.absolute() if identity is not None else None),

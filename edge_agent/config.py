@@ -281,6 +281,11 @@ class AgentConfig:
         """The directory of the policy store."""
         return self.state_dir / "policies"
 
+    @property
+    def updates_dir(self) -> Path:
+        """Where bundles of the agent itself come in."""
+        return self.state_dir / "updates"
+
 
 def _check_address(host: str, port: int) -> None:
     if not host.strip():

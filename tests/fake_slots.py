@@ -30,6 +30,7 @@ def main() -> int:
             sub.add_argument("--reason", default="set up")
         if name == "setup":
             sub.add_argument("--no-units", action="store_true")
+            sub.add_argument("--no-user", action="store_true")
     given = parser.parse_args()
     layout = Layout.of(given.prefix)
     layout.prefix.mkdir(parents=True, exist_ok=True)

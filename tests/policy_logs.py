@@ -44,6 +44,7 @@ def open_log(
     keep: int = 64,
     after_version: int = 0,
     in_use: Callable[[], Collection[int]] = frozenset,
+    pinned: Callable[[], Collection[int]] = frozenset,
 ) -> PolicyLog:
     return PolicyLog(
         directory,
@@ -52,6 +53,7 @@ def open_log(
         keep=keep,
         after_version=after_version,
         in_use=in_use,
+        pinned=pinned,
         clock=lambda: 1_700_000.5,
     )
 

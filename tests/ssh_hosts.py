@@ -138,7 +138,9 @@ class SshHost:
         self.cut_after[:] = counts
 
 
-def fake_bundle(path: Path, *, behaviour: str = "acts", size: int = 1000, **values: str) -> Path:
+def fake_bundle(
+    path: Path, *, behaviour: str = "acts", size: int = 1000, pip: bool = False, **values: str
+) -> Path:
     """A bundle whose agent does as it is told: `acts`, `dies`, `holds`, or fails its `health`."""
     contents: Mapping[str, bytes] = {
         **CONTENTS,
@@ -148,6 +150,8 @@ def fake_bundle(path: Path, *, behaviour: str = "acts", size: int = 1000, **valu
         "install.sh": INSTALLER.format(python=sys.executable).encode(),
         "wheels/shoal-0.1.0-py3-none-any.whl": os.urandom(size),
     }
+    if pip:
+        contents = {**contents, "wheels/pip-26.0-py3-none-any.whl": b"pip"}
     given = {"arch": os.uname().machine, "python": f"3.{sys.version_info.minor}"}
     manifest = manifest_of(contents, **(given | values))
     with path.open("wb") as out:

@@ -14,6 +14,7 @@ from cloud_learner.downlink.active_policies import Active, ActivePolicies
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
+from cloud_learner.downlink.watcher import Held, Watcher
 from cloud_learner.grpc_server import Context, peer_is_relay, peer_name, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
@@ -43,29 +44,6 @@ OPERATORS = frozenset({"operator", "learner"})
 """Who may read policies besides devices."""
 
 _log = get_logger("parameter_server")
-
-
-class _Watcher:
-    """One open watch: `wake` is set when it has to look again.
-
-    Attributes:
-        ended: Why it is to end; empty while it is not.
-        answer_due_s: Until when the device may answer the refresh it was sent, by the loop's clock;
-            None: it has, or none was sent.
-        sent_version: Of that refresh.
-    """
-
-    __slots__ = ("answer_due_s", "ended", "sent_version", "wake")
-
-    def __init__(self) -> None:
-        self.wake = asyncio.Event()
-        self.ended = ""
-        self.answer_due_s: float | None = None
-        self.sent_version = 0
-
-    def end(self, why: str) -> None:
-        self.ended = why
-        self.wake.set()
 
 
 class ParameterServer(rpc.ParameterServerServicer):
@@ -114,7 +92,9 @@ class ParameterServer(rpc.ParameterServerServicer):
         self._active = ActivePolicies() if active is None else active
         self._patience_s = patience_s
         self._gradients = gradients
-        self._watchers: dict[str, list[_Watcher]] = {}  # by device, in order of arrival
+        self._held: Held | None = None
+        self._held_offers: dict[int, Offer] = {}
+        self._watchers: dict[str, list[Watcher]] = {}  # by device, in order of arrival
         self._meter = TrafficMeter()
         self._stopping = False
 
@@ -125,6 +105,19 @@ class ParameterServer(rpc.ParameterServerServicer):
         if self._offer is not None and published.version <= self._offer.version:
             return
         self._offer = Offer(published, self._policies)
+        self._wake_all()
+
+    def hold(self, held: Held | None) -> None:
+        """Has devices get the versions of a rollout, until None has them follow the newest again.
+
+        To be called again whenever what a device may have changes.
+        """
+        self._held = held
+        versions = {} if held is None else held.versions
+        self._held_offers = {
+            version: self._held_offers.get(version) or Offer(published, self._policies)
+            for version, published in versions.items()
+        }
         self._wake_all()
 
     @property
@@ -190,9 +183,9 @@ class ParameterServer(rpc.ParameterServerServicer):
                 if watcher.ended:
                     await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, watcher.ended)
                 if watcher.answer_due_s is not None:
-                    await _answered(watcher, watcher.answer_due_s)
+                    await watcher.answered(watcher.answer_due_s)
                     continue
-                offer = self._offer
+                offer = self._offer_to(device_id)
                 if offer is None or offer.version <= have:
                     await watcher.wake.wait()
                     continue
@@ -295,6 +288,11 @@ class ParameterServer(rpc.ParameterServerServicer):
 
     # --------------------------------------------------------------------------------- the rules
 
+    def _offer_to(self, device_id: str) -> Offer | None:
+        if self._held is None:
+            return self._offer
+        return self._held_offers.get(self._held.version_of(device_id))
+
     async def _require_gradients(self, context: Context) -> GradientService:
         if self._gradients is None:
             await refuse(
@@ -372,11 +370,11 @@ class ParameterServer(rpc.ParameterServerServicer):
                 watcher.wake.set()
 
     @contextlib.contextmanager
-    def _watching(self, device_id: str) -> Iterator[_Watcher]:
+    def _watching(self, device_id: str) -> Iterator[Watcher]:
         mine = self._watchers.setdefault(device_id, [])
         for old in mine[: max(0, len(mine) + 1 - MAX_WATCHES_PER_DEVICE)]:
             old.end(f"{device_id} has opened {MAX_WATCHES_PER_DEVICE} newer watches")
-        watcher = _Watcher()
+        watcher = Watcher()
         mine.append(watcher)
         try:
             yield watcher
@@ -384,15 +382,6 @@ class ParameterServer(rpc.ParameterServerServicer):
             mine.remove(watcher)
             if not mine:
                 del self._watchers[device_id]
-
-
-async def _answered(watcher: _Watcher, due_s: float) -> None:
-    """Waits until the watcher has to look again, or its device took too long."""
-    try:
-        async with asyncio.timeout_at(due_s):
-            await watcher.wake.wait()
-    except TimeoutError:
-        watcher.answer_due_s = None
 
 
 def _parts(data: bytes, *, version: int) -> Iterator[pb.Part]:

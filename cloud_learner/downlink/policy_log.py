@@ -12,13 +12,12 @@ is durable, and a number that was seen is never given out again.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +25,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.downlink.active_policies import InUse
+from cloud_learner.downlink.log_directory import disk_errors, take_lock
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import (
     AskedBehaviour,
@@ -33,6 +33,7 @@ from cloud_learner.downlink.published import (
     Published,
     QuantizedPolicy,
     read_policy,
+    sign_again,
     sign_policy,
 )
 from cloud_learner.downlink.version_index import VersionIndex
@@ -71,6 +72,7 @@ class PolicyLog:
         keep: int = DEFAULT_KEPT,
         after_version: int = 0,
         in_use: InUse = frozenset,
+        pinned: InUse = frozenset,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Opens or creates the log, and verifies what is there.
@@ -83,6 +85,7 @@ class PolicyLog:
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
             in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
+            pinned: Says which versions are kept however many there are: a rollout is about them.
             clock: Wall clock in seconds, for people only.
 
         Raises:
@@ -95,12 +98,13 @@ class PolicyLog:
         self._fleet = fleet
         self._keep = max(1, keep)
         self._in_use = in_use
+        self._pinned = pinned
         self._clock = clock
         self._publishing = threading.Lock()
-        with _disk_errors(directory), ExitStack() as on_failure:
+        with disk_errors(directory), ExitStack() as on_failure:
             for path in (directory, self._versions, self._graphs):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _take_lock(directory)
+            self._lock = take_lock(directory)
             on_failure.callback(os.close, self._lock)
             leftovers = sum(map(remove_leftovers, (directory, self._versions, self._graphs)))
             if leftovers:
@@ -166,7 +170,7 @@ class PolicyLog:
         Raises:
             PolicyLogError: It is too large, `updates` went backwards, or the disk refused.
         """
-        with self._publishing, _disk_errors(self._directory):
+        with self._publishing, disk_errors(self._directory):
             self._check(updates, [graph] if float_graph is None else [graph, float_graph])
             self._highest += 1  # used up, whatever happens below
             circumstances = Circumstances(
@@ -185,17 +189,44 @@ class PolicyLog:
             self._write_graph(published.manifest.graph_digest, graph)
             if float_graph is not None:
                 self._write_graph(published.manifest.float_graph_digest, float_graph)
-            write_durably(self._bundle_path(published.version), published.bundle)
-            self._index.append(published.version, updates)
-            info = PolicyInfo.of(published)
-            self._prune({**self._entries, published.version: info})
+            return self._keep_version(published)
+
+    def publish_again(self, version: int, reason: str) -> Published:
+        """Makes a version durable once more under the next number: devices only go up.
+
+        It has the optimiser updates that it had: its lag is what it is.
+
+        Raises:
+            PolicyLogError: It is not kept, or the disk refused.
+        """
+        before = self.get(version)
+        if before is None:
+            raise PolicyLogError(f"{self._directory}: policy version {version} is not kept")
+        with self._publishing, disk_errors(self._directory):
+            self._check(self._most_updates(), [])
+            self._highest += 1
+            circumstances = Circumstances(
+                self._fleet,
+                self._highest,
+                before.manifest.updates,
+                before.manifest.spec_fingerprint,
+                int(self._clock() * 1000),
+                reason,
+            )
+            return self._keep_version(sign_again(before, circumstances, self._key))
+
+    def _keep_version(self, published: Published) -> Published:
+        write_durably(self._bundle_path(published.version), published.bundle)
+        manifest, info = published.manifest, PolicyInfo.of(published)
+        self._index.append(published.version, manifest.updates)
+        self._prune({**self._entries, published.version: info})
         _log.info(
             "policy_published",
             policy_version=published.version,
-            updates=updates,
-            precision=quantized.precision,
+            updates=manifest.updates,
+            precision=manifest.precision,
             bundle_bytes=info.bundle_bytes,
-            reason=reason,
+            reason=manifest.reason,
         )
         return published
 
@@ -209,21 +240,22 @@ class PolicyLog:
             raise PolicyLogError(f"{self._directory}: the policy log is closed")
         if self._highest >= MAX_VERSION:
             raise PolicyLogError(f"{self._directory}: there is no version above {MAX_VERSION}")
-        largest = max(map(len, graphs))
+        largest = max(map(len, graphs), default=0)
         if largest > MAX_GRAPH_BYTES:
             raise PolicyLogError(
                 f"the policy graph has {largest} bytes, devices accept {MAX_GRAPH_BYTES}: mark "
                 "its initializers external"
             )
-        if not self._entries:
-            return
-        newest = self._entries[max(self._entries)].manifest
-        if updates < newest.updates:
+        most = self._most_updates()
+        if updates < most:
             raise PolicyLogError(
-                f"{self._directory}: version {newest.version} has {newest.updates} optimiser "
-                f"updates, the next cannot have {updates}, or lag would be wrong: resume counting "
-                "from the higher of checkpoint and log"
+                f"{self._directory}: a version here has {most} optimiser updates, the next cannot "
+                f"have {updates}, or lag would be wrong: resume counting from the higher of "
+                "checkpoint and log"
             )
+
+    def _most_updates(self) -> int:
+        return max((info.manifest.updates for info in self._entries.values()), default=0)
 
     def _write_graph(self, digest: bytes, graph: bytes) -> None:
         path = self._graph_path(digest)
@@ -240,9 +272,10 @@ class PolicyLog:
         if len(in_use) > MAX_IN_USE:
             gone = in_use[:-MAX_IN_USE]
             _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
-        wanted = (*in_use[-MAX_IN_USE:], *versions[-self._keep :])
+        pinned = set(self._pinned()).intersection(versions)
+        wanted = sorted({*in_use[-MAX_IN_USE:], *versions[-self._keep :], *pinned})
         kept = {version: entries[version] for version in wanted}
-        graphs = {digest.hex() for info in kept.values() for digest in _graphs_of(info)}
+        graphs = {digest.hex() for info in kept.values() for digest in info.graphs}
         self._entries = kept
         try:
             for version in list(self._versions_on_disk()):
@@ -282,7 +315,7 @@ class PolicyLog:
         """
         if version not in self._entries:
             return None
-        with _disk_errors(self._directory):
+        with disk_errors(self._directory):
             return self._read(version)
 
     def graph(self, digest: bytes) -> bytes | None:
@@ -291,9 +324,9 @@ class PolicyLog:
         Raises:
             PolicyLogError: The disk cannot be read.
         """
-        if all(digest not in _graphs_of(info) for info in self._entries.values()):
+        if all(digest not in info.graphs for info in self._entries.values()):
             return None
-        with _disk_errors(self._directory):
+        with disk_errors(self._directory):
             return self._read_graph(digest)
 
     def list(self) -> tuple[PolicyInfo, ...]:
@@ -363,34 +396,3 @@ class PolicyLog:
 
     def _graph_path(self, digest: bytes) -> Path:
         return self._graphs / f"{digest.hex()}.onnx"
-
-
-def _graphs_of(info: PolicyInfo) -> tuple[bytes, ...]:
-    """Digests of the graphs that a version names."""
-    manifest = info.manifest
-    twin = manifest.float_graph_digest
-    return (manifest.graph_digest, twin) if twin else (manifest.graph_digest,)
-
-
-def _take_lock(directory: Path) -> int:
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise PolicyLogError(
-            f"{directory}: another learner has this policy log open: stop it, or use another "
-            "state_dir"
-        ) from None
-    return descriptor
-
-
-@contextmanager
-def _disk_errors(directory: Path) -> Iterator[None]:
-    """Names the log in whatever the disk complains about."""
-    try:
-        yield
-    except OSError as error:
-        raise PolicyLogError(
-            f"{directory}: {error.strerror or error}: check the disk's free space and permissions"
-        ) from error

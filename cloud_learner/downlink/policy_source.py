@@ -28,6 +28,12 @@ class PolicyInfo:
         """What is remembered of a version."""
         return cls(published.manifest, len(published.bundle), published.fp32_bytes)
 
+    @property
+    def graphs(self) -> tuple[bytes, ...]:
+        """Digests of the graphs that it names."""
+        twin = self.manifest.float_graph_digest
+        return (self.manifest.graph_digest, twin) if twin else (self.manifest.graph_digest,)
+
 
 class PolicySource(Protocol):
     """Published versions, proven whenever they are read: the `PolicyLog`, or what a relay holds.

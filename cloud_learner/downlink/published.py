@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
@@ -169,6 +169,28 @@ def sign_policy(
             f"{MAX_BUNDLE_BYTES}: use a smaller model"
         )
     return Published(manifest, bundle, fp32_bytes(quantized.tensors))
+
+
+def sign_again(
+    published: Published, circumstances: Circumstances, key: Ed25519PrivateKey
+) -> Published:
+    """Makes the bundle of a version that has the tensors and golden vectors of an earlier one.
+
+    Args:
+        published: The earlier one.
+        circumstances: Its number, when and why; of the rest the earlier one's is kept.
+        key: Signs it.
+    """
+    manifest = replace(
+        published.manifest,
+        version=circumstances.version,
+        created_unix_ms=circumstances.created_unix_ms,
+        reason=circumstances.reason,
+    )
+    signed = encode_manifest(manifest)
+    before = decode_bundle(published.bundle, max_bytes=MAX_BUNDLE_BYTES)
+    bundle = Bundle(signed, key.sign(SIGNING_CONTEXT + signed), before.tensors, before.golden)
+    return Published(manifest, encode_bundle(bundle), published.fp32_bytes)
 
 
 def read_policy(data: bytes, key: Ed25519PublicKey, version: int) -> Published:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cloud_learner.call_refusals import CallRefusal
 from cloud_learner.fleet.device_record import DeviceRecord, KnownEvent, age
+from cloud_learner.fleet.event_log import EventLog, learner_event
 from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport, audit_run
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.arrivals import LEARNER, Birth, Report
 from cloud_learner.uplink.throttle import Throttle
 from shoal.logs import get_logger
 from shoal.spaces import EnvSpec
+from shoal.topics import RESERVED_NAMES
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import fleet_pb2
 
@@ -64,6 +67,9 @@ class Fleet:
     fleet.note_status(birth)
     spec = await fleet.next_birth()
     fleet.audit().total.balanced
+
+    Attributes:
+        log: What happened, of all devices, in the order in which it was heard of.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class Fleet:
             reports: What devices said of their runs before the learner restarted.
             clock: Monotonic seconds.
         """
+        self.log = EventLog(clock=clock)
         self._facts = facts
         self._stats = stats
         self._clock = clock
@@ -105,8 +112,11 @@ class Fleet:
         """Folds a birth or death certificate in."""
         status = birth.status
         record = self._record(status.device_id)
+        before = record.status
         if not record.note_status(status, self._clock()):
             return
+        if before is None or (before.run_id, before.state) != (status.run_id, status.state):
+            self._log_state(status)
         _log.info(
             "device_status",
             device_id=status.device_id,
@@ -157,8 +167,9 @@ class Fleet:
             )
 
     def note_event(self, event: pb.Event) -> None:
-        """Keeps an event of a device."""
-        self._record(event.device_id).note_event(event, self._clock())
+        """Keeps an event of a device, or of a service of the fleet."""
+        if self._record(event.device_id).note_event(event, self._clock()):
+            self.log.add(event)
 
     def note_chunk(self, device_id: str) -> None:
         """Notes that a new chunk of a device was settled."""
@@ -181,18 +192,28 @@ class Fleet:
     ) -> None:
         """Records an event of the learner about a device, and logs it."""
         self._event_seq += 1
-        event = pb.Event(
-            device_id=device_id,
-            event_seq=self._event_seq,
-            sent_unix_ms=int(time.time() * 1000),
-            severity=severity,
-            name=name,
-            fields=fields,
-            message=message,
+        event = learner_event(
+            device_id, name, message, severity=severity, fields=fields, seq=self._event_seq
         )
         self._record(device_id).note_event(event, self._clock())
-        log = _log.error if severity == pb.SEVERITY_ERROR else _log.warning
+        self.log.add(event, by=LEARNER)
+        loud = {pb.SEVERITY_ERROR: _log.error, pb.SEVERITY_INFO: _log.info}
+        log = loud.get(severity, _log.warning)
         log(name, device_id=device_id, detail=message, **fields)
+
+    def note_call_refused(self, refusal: CallRefusal) -> None:
+        """A call over gRPC was refused; a certificate of the fleet says whose it was."""
+        told = self._throttle.count_to_tell(("call_refused", refusal.name, refusal.reason))
+        if told:
+            # No record is made for it: a certificate alone is no device that acts here.
+            event = learner_event(
+                refusal.name or LEARNER,
+                "call_refused",
+                refusal.detail,
+                severity=pb.SEVERITY_WARNING,
+                fields={"reason": refusal.reason, "count": str(told)},
+            )
+            self.log.add(event, by=LEARNER)
 
     def raise_condition(self, name: str, message: str) -> None:
         """Says that something is wrong until it is cleared; an event the first time."""
@@ -240,6 +261,14 @@ class Fleet:
             and record.alive(now_s, stale_after_s=STALE_AFTER_S)
         }
 
+    def statuses(self) -> dict[str, pb.Status]:
+        """The last birth or death of each device that acts in what this fleet trains for."""
+        return {
+            device_id: record.status
+            for device_id, record in self._devices.items()
+            if device_id not in self._misfits and record.status is not None
+        }
+
     def is_gone(self, device_id: str, run_id: bytes) -> bool:
         """Whether a run of a device is known to have ended, or fell silent."""
         record = self._devices.get(device_id)
@@ -262,7 +291,7 @@ class Fleet:
         return [
             self._device(record, audits.get(device_id, Audit()))
             for device_id, record in sorted(self._devices.items())
-            if device_id != LEARNER
+            if device_id not in RESERVED_NAMES
         ]
 
     def describe(self, device_id: str) -> fleet_pb2.DescribeDeviceResponse | None:
@@ -309,7 +338,7 @@ class Fleet:
         training.devices_online = sum(
             record.alive(now_s, stale_after_s=STALE_AFTER_S)
             for device_id, record in self._devices.items()
-            if device_id != LEARNER
+            if device_id not in RESERVED_NAMES
         )
         training.learner_state = self.learner_state
         training.counters.update(self._facts.counters)
@@ -320,6 +349,19 @@ class Fleet:
         return self._stats.staleness_of(version)
 
     # ------------------------------------------------------------------------------------- parts
+
+    def _log_state(self, status: pb.Status) -> None:
+        """A device came or went."""
+        state = pb.DeviceState.Name(status.state).removeprefix("DEVICE_STATE_").lower()
+        lost = status.state == pb.DEVICE_STATE_OFFLINE_LOST
+        event = learner_event(
+            status.device_id,
+            f"device_{state}",
+            status.reason or state.replace("_", " "),
+            severity=pb.SEVERITY_WARNING if lost else pb.SEVERITY_INFO,
+            run_id=status.run_id,
+        )
+        self.log.add(event, by=LEARNER)
 
     def _record(self, device_id: str) -> DeviceRecord:
         return self._devices.setdefault(device_id, DeviceRecord(device_id))

@@ -103,7 +103,7 @@ class FleetService(rpc.FleetServicer):
         self, request: pb.ListDevicesRequest, context: Context
     ) -> pb.ListDevicesResponse:
         """Every device."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         devices = [self._complete(device) for device in self._view.devices()]
         return pb.ListDevicesResponse(devices=devices)
 
@@ -111,7 +111,7 @@ class FleetService(rpc.FleetServicer):
         self, request: pb.DescribeDeviceRequest, context: Context
     ) -> pb.DescribeDeviceResponse:
         """One device and its events."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         found = self._view.describe(request.device_id)
         if found is None:
             await refuse(
@@ -127,7 +127,7 @@ class FleetService(rpc.FleetServicer):
         self, request: pb.ListPoliciesRequest, context: Context
     ) -> pb.ListPoliciesResponse:
         """The versions kept, newest first."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         active: dict[int, list[str]] = defaultdict(list)
         for device in self._view.devices():
             active[self._active_version(device)].append(device.device_id)
@@ -159,14 +159,14 @@ class FleetService(rpc.FleetServicer):
         self, request: pb.AuditRequest, context: Context
     ) -> pb.AuditResponse:
         """What became of every chunk."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         return self._view.audit()
 
     async def WatchTraining(  # noqa: N802 - the name in the proto
         self, request: pb.WatchTrainingRequest, context: Context
     ) -> AsyncIterator[pb.Training]:
         """The state of training, whole each time, at the caller's interval."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         if self._watches >= MAX_TRAINING_WATCHES:
             await refuse(
                 context,
@@ -186,17 +186,6 @@ class FleetService(rpc.FleetServicer):
 
     # --------------------------------------------------------------------------------- the rules
 
-    async def _require_operator(self, fleet: str, context: Context) -> None:
-        name = peer_name(context)
-        if name not in OPERATORS:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}: only an operator's may read the fleet; give "
-                "--identity the operator's directory",
-            )
-        await require_fleet(context, fleet, self._fleet)
-
     def _complete(self, device: pb.Device) -> pb.Device:
         device.task = self._task_of(device.device_id)
         device.bytes_down_sent = self._parameter_server.traffic(device.device_id).bytes_down
@@ -215,6 +204,19 @@ class FleetService(rpc.FleetServicer):
         training.bytes_down = total.bytes_down
         training.bytes_down_fp32 = total.bytes_down_fp32
         return training
+
+
+async def require_operator(context: Context, asked: str, served: str) -> None:
+    """Ends the call unless an operator of the fleet that is served here makes it."""
+    name = peer_name(context)
+    if name not in OPERATORS:
+        await refuse(
+            context,
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"the certificate is of {name!r}: only an operator's may read the fleet; give "
+            "--identity the operator's directory",
+        )
+    await require_fleet(context, asked, served)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

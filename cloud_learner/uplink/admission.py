@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,11 +53,27 @@ class KnownVersions:
         return self._highest
 
     def add(self, version: int, known: KnownVersion) -> None:
-        """Adds a published version."""
-        if version not in self._versions:
-            insort(self._order, version)
+        """Adds a published version.
+
+        One that was published again has fewer updates than those before it: chunks may be of it,
+        and `oldest_within` goes by the others.
+        """
+        before = self._versions.get(version)
         self._versions[version] = known
         self._highest = max(self._highest, version)
+        if before is None:
+            at = bisect_left(self._order, version)
+            self._order.insert(at, version)
+            self._keep_order(at)
+
+    def _keep_order(self, at: int) -> None:
+        """Leaves out what has fewer updates than an earlier version."""
+        order, versions = self._order, self._versions
+        if at > 0 and versions[order[at]].updates < versions[order[at - 1]].updates:
+            del order[at]
+            return
+        while at + 1 < len(order) and versions[order[at + 1]].updates < versions[order[at]].updates:
+            del order[at + 1]
 
     def oldest_within(self, lowest_updates: int) -> int:
         """The oldest version that was published at so many updates or more; updates never shrink.

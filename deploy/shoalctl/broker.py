@@ -15,7 +15,7 @@ from typing import Self
 from shoal.errors import ConfigError
 from shoal.identity import Identity
 from shoal.services import run_services
-from shoal.topics import check_device_id, check_fleet
+from shoal.topics import Topics, check_device_id, check_fleet
 from shoalctl.broker_files import (
     Listener,
     grants,
@@ -29,6 +29,8 @@ from shoalctl.registry import DeviceRegistry
 MIN_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES = 128 * 1024, 64 * 1024 * 1024
 MAX_PORT = 65535
 LOCK_TIMEOUT_S, LOCK_RETRY_S = 2.0, 0.05
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - what to dial for it
+"""Where a server is reached from its own machine that listens on all addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,12 @@ async def run_broker(config: BrokerConfig) -> None:
         ConnectionFailed: The port is in use, or the address is not this machine's.
         ServiceEnded: The server died.
     """
-    program = find_nats_server()
+    from edge_agent.uplink.connection import Address
+    from shoalctl.events.broker_outbox import BROKER, BrokerOutbox
+    from shoalctl.events.post import KEEPALIVE_S, EventPost
+
+    program, identity = find_nats_server(), Identity.load(config.identity)
+    outbox = BrokerOutbox()
     async with _exclusive(_directory(config.state_dir)) as lock:
         server = NatsServer(
             program,
@@ -176,11 +183,27 @@ async def run_broker(config: BrokerConfig) -> None:
             address=f"{config.host}:{config.port}",
             render=lambda: _nats_text(config),
             check_s=config.registry_check_s,
+            on_refused=outbox.note,
         )
+        tls = identity.ssl_context()
+        tls.check_hostname = False  # it is the child of this process, at whatever address
+
+        def itself() -> Address:
+            host = LOOPBACK.get(config.host, config.host)
+            client_id = f"{BROKER}-{os.getpid()}"
+            return Address(host, server.port, KEEPALIVE_S, client_id, tls, BROKER)
+
+        post = EventPost(outbox, Topics(config.fleet), itself)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, server.reload_soon)
         try:
-            await run_services({"nats": server.serve, "permissions": server.follow_changes})
+            await run_services(
+                {
+                    "nats": server.serve,
+                    "permissions": server.follow_changes,
+                    "events": post.serve,
+                }
+            )
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from shoal.topics import Topics
 
+SERVICES = ("broker", "server")
+"""Who tells of events beside the devices, by the name of its certificate."""
 ACK_WAIT_S = 10
 """How long NATS waits for the learner's PUBACK before it sends a chunk again."""
 MAX_ACK_PENDING = 8192
@@ -59,14 +61,18 @@ class Grant:
 
 
 def grants(fleet: str, device_ids: Iterable[str]) -> tuple[Grant, ...]:
-    """The learner reads all that devices say; each device speaks and listens only as itself."""
+    """The learner reads all that is said; whoever else there is speaks and listens as itself.
+
+    The broker and the enrolment server tell the fleet of events, as devices do.
+    """
     topics = Topics(fleet)
     learner = Grant("learner", f"shoal/v1/{fleet}/+/+/down/+", topics.all_up())
     devices = (
         Grant(device_id, f"{topics.base(device_id)}/up/+", f"{topics.base(device_id)}/down/#")
         for device_id in device_ids
     )
-    return (learner, *devices)
+    services = (Grant(name, topics.event(name), topics.down(name)) for name in SERVICES)
+    return (learner, *services, *devices)
 
 
 def nats_config(name: str, listener: Listener, allowed: Sequence[Grant]) -> str:

@@ -51,6 +51,7 @@ PARTS = (
     Part("learner", "cloud_learner.cli:learner_app", "Train, and publish policies.", RUN),
     Part("enroll", "shoalctl.enrollment.cli:enroll_app", "Let devices into a fleet, and out.", RUN),
     Part("agent", "edge_agent.cli:agent_app", "Act on a device.", RUN),
+    Part("rollout", "shoalctl.rollout_cli:rollout_app", "Give devices a version in waves.", RUN),
     Part("relay", "shoalctl.relay_cli:relay_app", "Serve a site's devices from one watch.", RUN),
     Part("devices", "shoalctl.fleet_cli:devices_app", "See the devices and their health.", WATCH),
     Part("tasks", "shoalctl.tasks_cli:tasks_app", "See the tasks handed to devices.", WATCH),

@@ -84,6 +84,47 @@ def list_devices(
     write_listing(device_list(response.devices), output)
 
 
+@devices_app.command("events")
+def list_events(
+    device_id: Annotated[
+        str | None, typer.Argument(metavar="[DEVICE]", help="About this device only.")
+    ] = None,
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", "-k", help="Of this kind only: NAME, or NAME.REASON; repeatable."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="No longer ago than: 30m, 1h, 7d.", metavar="TIME")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 200,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on with what happens, a line each.")
+    ] = False,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """List what happened in the whole fleet, newest first, and how often each kind did.
+
+    What devices tell, and whom the learner, the enrolment service and the broker refused. With
+    --watch and -o json: one JSON object a line, oldest first.
+    """
+    from shoalctl.enrollment.cli import parse_duration
+    from shoalctl.events.watch import watch_events
+    from shoalctl.views.events import event_list
+
+    max_age_s = 0.0 if since is None else parse_duration(since, flag="--since")
+    about, kinds = device_id or "", tuple(kind or ())
+    with fleet_client(server, identity, timeout_s) as client:
+        response = client.events(about, kinds=kinds, max_age_s=max_age_s, limit=limit)
+        if watch:
+            watch_events(client, response, about, kinds=kinds, how=output)
+            return
+    write_listing(event_list(response), output)
+
+
 @devices_app.command("describe")
 def describe_device(
     device_id: Annotated[str, typer.Argument(metavar="DEVICE", help="Its device id.")],

@@ -1,6 +1,6 @@
 """Asks a fleet's server what it knows, as its operator: the `Fleet` service over mutual TLS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar, cast
 
@@ -15,7 +15,14 @@ from shoal.errors import (
     ShoalError,
 )
 from shoal.identity import Identity
-from shoal.v1 import dispatcher_pb2, dispatcher_pb2_grpc, fleet_pb2, fleet_pb2_grpc
+from shoal.v1 import (
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    events_pb2,
+    events_pb2_grpc,
+    fleet_pb2,
+    fleet_pb2_grpc,
+)
 from shoalctl.certificates import fleet_of
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -63,6 +70,7 @@ class FleetClient:
         )
         self._stub = fleet_pb2_grpc.FleetStub(self._channel)
         self._dispatcher = dispatcher_pb2_grpc.DispatcherStub(self._channel)
+        self._events = events_pb2_grpc.EventsStub(self._channel)
 
     def __enter__(self) -> Self:
         """Connects at the first question."""
@@ -101,6 +109,49 @@ class FleetClient:
         """Every task, in the order of their ids."""
         request = dispatcher_pb2.ListTasksRequest(fleet=self.fleet)
         return self._ask(self._dispatcher.ListTasks, request, dispatcher_pb2.ListTasksResponse)
+
+    def events(
+        self, about: str = "", *, kinds: Sequence[str] = (), max_age_s: float = 0.0, limit: int = 0
+    ) -> events_pb2.ListEventsResponse:
+        """What happened, newest first.
+
+        Args:
+            about: To this device only; empty: to all.
+            kinds: Of these only, each a name or NAME.REASON; none: of all.
+            max_age_s: No longer ago, in seconds; 0: however long.
+            limit: No more than so many; 0: as many as the server gives.
+        """
+        request = events_pb2.ListEventsRequest(
+            fleet=self.fleet, about=about, kinds=kinds, max_age_s=max_age_s, limit=limit
+        )
+        return self._ask(self._events.ListEvents, request, events_pb2.ListEventsResponse)
+
+    def watch_events(
+        self,
+        about: str = "",
+        *,
+        kinds: Sequence[str] = (),
+        after_place: int = 0,
+        log_id: bytes = b"",
+    ) -> Iterator[events_pb2.WatchEventsResponse]:
+        """What happens, oldest first, until the learner stops, or is lost.
+
+        Args:
+            about: To this device only; empty: to all.
+            kinds: Of these only; none: of all.
+            after_place: The place of the last one seen.
+            log_id: The log that it was of.
+
+        Raises:
+            ShoalError: The watch ended; a ConnectionFailed is worth another.
+        """
+        request = events_pb2.WatchEventsRequest(
+            fleet=self.fleet, about=about, kinds=kinds, after_place=after_place, log_id=log_id
+        )
+        try:
+            yield from self._events.WatchEvents(request)
+        except grpc.RpcError as error:
+            self._explain(error)
 
     def _ask(self, call: Callable[..., object], request: object, kind: type[Response]) -> Response:
         try:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from shoal.errors import ConfigError, ConnectionFailed, ServiceEnded
 from shoal.logs import get_logger
-from shoalctl.broker_refusals import read_refusal
+from shoalctl.broker_refusals import BrokerRefusal, read_refusal
 from shoalctl.tether import tethered
 
 STOP_TIMEOUT_S = 5.0
@@ -45,6 +45,7 @@ class NatsServer:
         address: str,
         render: Callable[[], str],
         check_s: float,
+        on_refused: Callable[[BrokerRefusal, str], object] = lambda _refusal, _message: None,
     ) -> None:
         """Prepares a server; `serve` starts it.
 
@@ -55,6 +56,7 @@ class NatsServer:
             address: Where it was told to listen, for messages.
             render: The configuration as it should be now; raises ConfigError if there is none.
             check_s: How often `render` is asked, beside every `reload_soon`.
+            on_refused: Called with whom it turned away, and its own line about that.
         """
         self.refused: Counter[str] = Counter()
         self._program = program
@@ -63,12 +65,18 @@ class NatsServer:
         self._address = address
         self._render = render
         self._check_s = check_s
+        self._on_refused = on_refused
         self._told = path.read_text("utf-8")
         self._refused: str | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._listening = address
         self._ready = asyncio.Event()
         self._look = asyncio.Event()
+
+    @property
+    def port(self) -> int:
+        """Where MQTT clients reach it, once it is ready."""
+        return int(self._listening.rpartition(":")[2])
 
     def reload_soon(self) -> None:
         """Has the configuration rendered again now."""
@@ -162,6 +170,7 @@ class NatsServer:
             _log.warning("nats", message=message)
         else:
             self.refused[refusal.reason] += 1
+            self._on_refused(refusal, message)
             _log.warning(
                 "client_refused",
                 reason=refusal.reason,

@@ -36,7 +36,7 @@ async def check(config: AgentConfig) -> Sequence[Finding]:
     except ShoalError:
         identity = None
     findings = [*found, await _clock(identity)]
-    findings += _environment(config)
+    findings += look_at_environment(config)
     if config.mode == "gradients":
         findings.append(await _look("gradients", lambda: _gradients(config)))
     findings.append(await _look("spool", lambda: _spool(config)))
@@ -86,7 +86,8 @@ async def _certificate_dates(identity: Identity) -> str:
     return f"{now:%Y-%m-%d %H:%M} UTC, certificate valid until {last:%Y-%m-%d}"
 
 
-def _environment(config: AgentConfig) -> Sequence[Finding]:
+def look_at_environment(config: AgentConfig) -> Sequence[Finding]:
+    """The environment of a configuration, its pace, and the action that is safe in it."""
     try:
         with make_env(config.env) as envs:
             return [*_tried(envs, config), _safe_action(envs, config.actor)]

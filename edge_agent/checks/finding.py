@@ -1,9 +1,9 @@
-"""What one look of `shoal agent check` found."""
+"""What one look of `shoal agent check` or `shoal agent doctor` found."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shoal.errors import ShoalError
@@ -13,7 +13,7 @@ class Level(StrEnum):
     """How a look ended.
 
     `warn` does not keep an agent from running; `skipped` was not looked at, as what it needs has a
-    fault of its own.
+    fault of its own, or is not there.
     """
 
     OK = "ok"
@@ -31,12 +31,14 @@ class Finding:
         level: whether an agent could use it.
         detail: one line for a person: what is there, or what is wrong and what to do.
         exit_code: 0, or the code of the error.
+        figures: what was measured, by name; the unit is the end of the name.
     """
 
     name: str
     level: Level
     detail: str
     exit_code: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -8,6 +8,7 @@ import functools
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import grpc
@@ -39,6 +40,19 @@ OPTIONS: Final = (
 )
 
 log = get_logger("downlink")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A policy that was not accepted.
+
+    Attributes:
+        version: Which.
+        problem: Why, for people.
+    """
+
+    version: int
+    problem: str
 
 
 class Policies(Held, Protocol):
@@ -82,6 +96,7 @@ class Downlink:
 
     Attributes:
         bytes_down: payload bytes received in this run; read by any thread.
+        refusal: the policy that was refused last; None: none was.
     """
 
     def __init__(
@@ -107,6 +122,7 @@ class Downlink:
             rng: of the backoff's jitter.
         """
         self.bytes_down = 0
+        self.refusal: Refusal | None = None
         self._config = config
         self._identity = identity
         self._policies = policies
@@ -245,6 +261,8 @@ class Downlink:
             self._routine = False
             mended = delta and error.reason in MENDED_BY_WHOLE
             self._needs_whole |= mended  # until one is accepted: else both could go round for ever
+            if not mended:
+                self.refusal = Refusal(version, str(error))
             name = "delta_refused" if mended else "policy_rejected"
             self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
             return

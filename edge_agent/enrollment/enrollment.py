@@ -205,6 +205,23 @@ async def renew(
     return Answer(enrolled, skew_s)
 
 
+async def ask_time(identity: Identity, server: Endpoint, *, timeout_s: float) -> float:
+    """What time it is for the fleet, Unix seconds; whatever this device's clock says.
+
+    Raises:
+        ConnectionFailed: The server can't be reached in time.
+        IdentityError: The identity can't be read.
+    """
+    root = identity.read_pems().ca.decode("ascii")
+    try:
+        async with asyncio.timeout(timeout_s), PinnedChannel(server, root) as channel:
+            stub = EnrollmentStub(channel.grpc)
+            begun = await _call(channel, server, stub.Begin, pb.BeginRequest())
+    except TimeoutError as error:
+        raise ConnectionFailed(f"enrollment server {server}: no answer") from error
+    return float(begun.server_unix_ms) / 1000
+
+
 def check_answer(
     enrolled: pb.Enrolled, key: ec.EllipticCurvePublicKey, root_pem: str, device_id: str
 ) -> Membership:

@@ -23,7 +23,7 @@ from edge_agent.slots.bundle import (
 from edge_agent.slots.files import copy_plain, read_plain, remove, write_durably
 from edge_agent.slots.install import Installer, InstallFailed
 from edge_agent.slots.layout import Layout
-from edge_agent.slots.state import Content, Name, Refused, State
+from edge_agent.slots.state import Content, Moment, Name, Refused, State
 from edge_agent.slots.store import Store
 
 MAX_REQUEST_BYTES: Final = 4096
@@ -46,11 +46,13 @@ class Request:
         bundle: Name of a directory under `updates/`.
         digest: Of its manifest, hexadecimal.
         reason: Why, for the history.
+        rollback: Leave the bundle of that digest for the slot before, instead.
     """
 
     bundle: str
     digest: str
     reason: str
+    rollback: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Request:
@@ -61,7 +63,10 @@ class Request:
         """
         try:
             table = codec.read_table(read_plain(path, MAX_REQUEST_BYTES), MAX_REQUEST_BYTES)
-            request = cls(*(codec.text(table, key) for key in ("bundle", "digest", "reason")))
+            bundle, digest, reason = (
+                codec.text(table, key) for key in ("bundle", "digest", "reason")
+            )
+            request = cls(bundle, digest, reason, rollback=table.get("rollback") is True)
         except (OSError, codec.Malformed) as error:
             raise Refused(f"the request can't be read: {error}") from error
         if not _DIRECTORY.fullmatch(request.bundle):
@@ -134,21 +139,36 @@ class Updater:
         try:
             request = Request.read(self._layout.request)
             digest = request.digest
-            switched = self._install(request)
-            answer = ("trial", f"slot {self._store.read().current} is on trial: {request.reason}")
+            switched = self._leave(request) if request.rollback else self._install(request)
+            current = self._store.read().current
+            answer = ("trial", f"slot {current} is on trial: {request.reason}")
+            if request.rollback:
+                answer = ("left", f"slot {current} runs: {request.reason}")
         except (BundleDamaged, Refused) as error:
             answer = ("refused", str(error))
         except (InstallFailed, OSError) as error:
             answer = ("failed", str(error))
         state, reason = answer
         self._tell(f"update {state}: {reason}")
-        if state != "trial":
+        if state in ("refused", "failed"):
             self._store.change(lambda state, now: transitions.refuse(state, reason, now))
         remove(self._layout.incoming)
         table = {"schema": codec.SCHEMA, "digest": digest, "state": state, "reason": reason}
         write_durably(self._layout.result, json.dumps(table).encode())
         remove(self._layout.request)
         return switched
+
+    def _leave(self, request: Request) -> bool:
+        """Goes back from the bundle that runs; one that does not run is left already."""
+
+        def transition(state: State, now: Moment) -> State:
+            release = None if state.current is None else state.slot(state.current).release
+            if release is None or release.digest != request.digest:
+                return state
+            return transitions.roll_back(state, request.reason, now)
+
+        before = self._store.read().current
+        return self._store.change(transition).current is not before
 
     def _install(self, request: Request) -> bool:
         state = self._store.read()

@@ -17,6 +17,7 @@ ShoalError
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
 ├── TaskStoreError            the learner's tasks cannot be read or written
+├── RolloutError              a rollout cannot be started, or not be read or written
 ├── BundleRefused             what a device should be installed from is damaged or not the fleet's
 ├── FlashFailed               an image could not be read, or a card not be written or verified
 └── ServiceEnded              a service of a process ended when none should
@@ -131,11 +132,16 @@ class TaskStoreError(ShoalError):
     """The learner's tasks cannot be read or written."""
 
 
+class RolloutError(ShoalError):
+    """A rollout cannot be started or steered, or its record not be read or written."""
+
+
 class BundleRefused(ShoalError):
     """A bundle is damaged, was tampered with, or is not for this fleet; nothing was installed.
 
     Attributes:
-        reason: A slug: `malformed`, `schema`, `signature`, `digest`, `files`, `path` or `limit`.
+        reason: A slug: `malformed`, `schema`, `signature`, `digest`, `files`, `path`, `limit` or
+            `fleet`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from shoal.topics import Topics
 from shoalctl.broker_files import (
+    SERVICES,
     Grant,
     Listener,
     grants,
@@ -25,9 +26,11 @@ LISTENER = Listener(
 
 
 def test_each_device_is_granted_its_own_topics_and_the_learner_all() -> None:
-    base = Topics("demo").base("pi-1")
+    topics = Topics("demo")
+    base = topics.base("pi-1")
     assert grants("demo", ["pi-1"]) == (
         Grant("learner", "shoal/v1/demo/+/+/down/+", "shoal/v1/demo/+/+/up/+"),
+        *(Grant(name, topics.event(name), f"{topics.base(name)}/down/+") for name in SERVICES),
         Grant("pi-1", f"{base}/up/+", f"{base}/down/#"),
     )
 

@@ -20,6 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
 from wire.enrollment_samples import enrollment_samples
+from wire.event_samples import fleet_event_samples
 from wire.fleet_samples import (
     dispatch_samples,
     event_sample,
@@ -27,6 +28,7 @@ from wire.fleet_samples import (
     status_sample,
     telemetry_sample,
 )
+from wire.rollout_samples import rollout_samples
 from wire.slot_samples import slot_samples
 from wire.update_samples import updates
 
@@ -50,9 +52,11 @@ from shoal.v1 import (
     device_pb2,
     dispatcher_pb2,
     enrollment_pb2,
+    events_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     slot_pb2,
     space_pb2,
     tensor_pb2,
@@ -66,9 +70,11 @@ MODULES = (
     device_pb2,
     dispatcher_pb2,
     enrollment_pb2,
+    events_pb2,
     fleet_pb2,
     parameter_server_pb2,
     policy_pb2,
+    rollout_pb2,
     slot_pb2,
     space_pb2,
     tensor_pb2,
@@ -219,6 +225,8 @@ def _messages() -> dict[str, Message]:
     return {
         **fleet_samples(),
         **enrollment_samples(),
+        **fleet_event_samples(),
+        **rollout_samples(),
         **updates(telemetry),
         **slot_samples(status, telemetry),
         "Status": status,

@@ -230,15 +230,19 @@ def serve(
     )
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, *, flag: str = "--ttl") -> float:
     """Seconds in a text like `30m`, `1h` or `7d`.
+
+    Args:
+        text: What was given.
+        flag: To which flag, for the message.
 
     Raises:
         ConfigError: It is not like that, or nothing.
     """
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not (number.isascii() and number.isdecimal()) or int(number) == 0:
-        raise ConfigError(f"--ttl {text!r}: give a number and s, m, h or d, such as 30m or 7d")
+        raise ConfigError(f"{flag} {text!r}: give a number and s, m, h or d, such as 30m or 7d")
     return float(int(number) * _UNITS[unit])
 
 

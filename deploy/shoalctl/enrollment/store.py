@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS events (
     name TEXT NOT NULL, device_id TEXT NOT NULL, message TEXT NOT NULL, fields TEXT NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS posted (id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER NOT NULL)
+STRICT;
 """
 
 _DEVICES: Final = """
@@ -284,6 +286,19 @@ class EnrollmentStore:
             *(device_id, device_id, limit),
         )
         return [_event(*row) for row in rows]
+
+    def unposted_events(self, *, limit: int) -> Sequence[EventRecord]:
+        """What the fleet was not told yet, the oldest first."""
+        rows = self._read(
+            "SELECT * FROM events WHERE seq > coalesce((SELECT seq FROM posted), 0)"
+            " ORDER BY seq LIMIT ?",
+            limit,
+        )
+        return [_event(*row) for row in rows]
+
+    def set_posted(self, seq: int) -> None:
+        """The fleet was told of all events up to one."""
+        self._do("INSERT OR REPLACE INTO posted VALUES (0, ?)", seq)
 
     def count(self, name: str) -> None:
         """Counts one more."""

@@ -7,7 +7,7 @@ that is missing or odd is a fact that is not known, never a crash.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,25 +41,25 @@ say system "$( (. /etc/os-release && printf '%s' "$PRETTY_NAME") 2>/dev/null)"
 say machine "$(uname -m)"
 say clock "$(date +%s)"
 
-glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
-[ -n "$glibc" ] || glibc=$(ldd --version 2>&1 | head -n 1)
-say libc "$glibc"
-
-if have python3; then
-  python3 -I -c '
+libc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
+[ -n "$libc" ] || libc=$(ldd --version 2>&1 | head -n 1)
+say libc "$libc"
+for name in python3 python3.11 python3.12 python3.13 python3.14; do
+  have "$name" && "$name" -I -c '
 import platform, struct, sys
-print("python=%d.%d.%d" % sys.version_info[:3])
-print("python_kind=" + platform.python_implementation())
-print("python_bits=%d" % (struct.calcsize("P") * 8))
+def has(name):
+    try:
+        __import__(name)
+    except ImportError:
+        return 0
+    return 1
+print("python.%s=%d.%d.%d %s %d %d %d" % ((sys.argv[1],) + sys.version_info[:3] + (
+    platform.python_implementation(), struct.calcsize("P") * 8, has("venv"), has("ensurepip"))))
 if platform.libc_ver()[0]:
     print("libc=" + " ".join(platform.libc_ver()))
-try:
-    import ensurepip, venv
-    print("venv=1")
-except ImportError:
-    print("venv=0")
-' 2>/dev/null
-fi
+' "$name" 2>/dev/null </dev/null
+done
+
 say memory_total_kb "$(awk '/^MemTotal:/ {print $2}' /proc/meminfo 2>/dev/null)"
 say memory_available_kb "$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo 2>/dev/null)"
 
@@ -84,12 +84,15 @@ done
 say unpacked "$($as ls -1 "$prefix/flash" 2>/dev/null)"
 if [ -e "$prefix/flash.lock" ] && have python3; then
   say lock "$($as python3 -I -c '
-import fcntl, os, sys
+import fcntl, os, sys, time
 lock = os.open(sys.argv[1], os.O_RDONLY)
-try:
-    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-except OSError:
-    print(os.read(lock, 300).decode("utf-8", "replace") or "another")
+for again in range(20):  # the lock of one that was cut off ends in a moment
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        sys.exit()
+    except OSError:
+        time.sleep(0.25)
+print(os.pread(lock, 300, 0).decode("utf-8", "replace") or "another")
 ' "$prefix/flash.lock" 2>/dev/null)"
 fi
 if $as test -f "$prefix/slots.json"; then say slots "$($as cat "$prefix/slots.json")"; fi
@@ -104,6 +107,32 @@ class Privilege(StrEnum):
     SUDO = "sudo"
     PASSWORD = "password"  # noqa: S105 - sudo asks for one
     NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An interpreter.
+
+    Attributes:
+        command: What it is called by.
+        version: As `3.11.2`.
+        kind: `CPython`.
+        bits: 32 or 64: a 64-bit kernel may run a 32-bit system.
+        venv: Whether it can make virtual environments.
+        ensurepip: Whether it can put pip into them.
+    """
+
+    command: str
+    version: str
+    kind: str
+    bits: int
+    venv: bool
+    ensurepip: bool
+
+    @property
+    def minor(self) -> str:
+        """As `3.11`."""
+        return ".".join(self.version.split(".")[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +162,7 @@ class Facts:
         system: What its operating system calls itself.
         machine: As `uname -m` says.
         clock_s: Unix time.
-        python: Version of its `python3`.
-        python_kind: `CPython`.
-        python_bits: 32 or 64: a 64-bit kernel may run a 32-bit system.
-        venv: Whether it can make virtual environments with pip in them.
+        pythons: Its interpreters, `python3` first.
         glibc: Version; None with another C library.
         libc: What the C library calls itself.
         memory_total_bytes: Of the machine.
@@ -159,10 +185,7 @@ class Facts:
     system: str
     machine: str
     clock_s: float | None
-    python: str | None
-    python_kind: str
-    python_bits: int | None
-    venv: bool
+    pythons: tuple[Python, ...]
     glibc: str | None
     libc: str
     memory_total_bytes: int | None
@@ -224,10 +247,7 @@ def parse_facts(text: str) -> Facts:
         system=found.get("system", ""),
         machine=found.get("machine", ""),
         clock_s=None if clock is None else float(clock),
-        python=_version(found.get("python")),
-        python_kind=found.get("python_kind", ""),
-        python_bits=_number(found.get("python_bits")),
-        venv=found.get("venv") == "1",
+        pythons=tuple(_pythons(found)),
         glibc=version[0] if version and is_glibc else None,
         libc=libc,
         memory_total_bytes=_kib(found.get("memory_total_kb")),
@@ -248,8 +268,16 @@ def _privilege(value: str) -> Privilege:
     return Privilege(value) if value in set(Privilege) else Privilege.NONE
 
 
-def _version(value: str | None) -> str | None:
-    return value if value and _VERSION.fullmatch(value) else None
+def _pythons(found: Mapping[str, str]) -> Iterator[Python]:
+    for key, value in found.items():
+        words = value.split()
+        if not key.startswith("python.") or len(words) != 5:  # noqa: PLR2004 - as printed
+            continue
+        version, kind, bits, venv, ensurepip = words
+        if _VERSION.fullmatch(version):
+            command = key.removeprefix("python.")
+            number = _number(bits) or 0
+            yield Python(command, version, kind, number, venv == "1", ensurepip == "1")
 
 
 def _number(value: str | None) -> int | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _LINE_INTERVAL_S = 10.0
-_TITLES = {
+TITLES = {
     Step.CONNECT: "connecting",
     Step.PREFLIGHT: "looking",
     Step.LOCK: "locking",
@@ -67,7 +67,7 @@ class Lines:
         """Says which step begins."""
         if step is Step.UPLOAD:
             self._uploads[host] = _Upload(total_bytes or 0, self._clock())
-        self.say(host, _TITLES[step])
+        self.say(host, TITLES[step])
 
     def advance(self, host: str, count_bytes: int) -> None:
         """Says how far the upload is, if that was not said for a while."""
@@ -131,7 +131,7 @@ class _Bars:
 
     def begin(self, host: str, step: Step, total_bytes: int | None = None) -> None:
         task = self._task(host)
-        self._bars.reset(task, total=total_bytes, description=_TITLES[step])
+        self._bars.reset(task, total=total_bytes, description=TITLES[step])
 
     def advance(self, host: str, count_bytes: int) -> None:
         self._bars.advance(self._task(host), count_bytes)

@@ -261,6 +261,8 @@ def _set_up(bundle: OfflineBundle, places: Places, reason: str) -> Action:
     options = [*_prefix(places), "--reason", reason]
     if not places.systemd:
         options.append("--no-units")
+    if places.prefix != DEFAULT_PREFIX:
+        options.append("--no-user")  # an installation of its own, for who runs it
     token = f"SHOAL_ENROLMENT_TOKEN_FILE={places.token}"
     command = shlex.join(["env", token, "sh", f"{places.unpacked(bundle)}/install.sh", *options])
     return Action(

@@ -139,35 +139,40 @@ def judge_privilege(facts: Facts) -> Iterator[Refusal]:
 
 
 def _python(facts: Facts, bundle: OfflineBundle) -> Iterator[Refusal]:
-    wanted = bundle.manifest.python
-    if facts.python is None:
+    wanted, arch = bundle.manifest.python, bundle.manifest.arch
+    first = next((each for each in facts.pythons if each.command == "python3"), None)
+    if first is None:
         yield Refusal(
             Reason.PYTHON,
             "it has no python3 that runs: `apt-get install python3 python3-venv` (or its kin)",
         )
         return
-    minor = ".".join(facts.python.split(".")[:2])
-    if minor != wanted:
+    python = next((each for each in facts.pythons if each.minor == wanted), None)
+    if python is None:
         yield Refusal(
             Reason.PYTHON,
-            f"its python3 is {facts.python} and the bundle is for {wanted}: make one with "
-            f"`shoal flash bundle --arch {bundle.manifest.arch} --python {minor}`",
+            f"its python3 is {first.version} and the bundle is for {wanted}: make one with "
+            f"`shoal flash bundle --arch {arch} --python {first.minor}`",
         )
-    if facts.python_kind != "CPython":
+        return
+    if python.kind != "CPython":
         yield Refusal(
             Reason.PYTHON,
-            f"its python3 is {facts.python_kind}, and the wheels of a bundle are for CPython",
+            f"its {python.command} is {python.kind}, and the wheels of a bundle are for CPython",
         )
-    if facts.python_bits != 64:  # noqa: PLR2004 - bits
+    if python.bits != 64:  # noqa: PLR2004 - bits
         yield Refusal(
             Reason.ARCHITECTURE,
-            f"its kernel is {arch_of(facts)}, but its python3 has {facts.python_bits} bits: "
+            f"its kernel is {arch_of(facts)}, but its {python.command} has {python.bits} bits: "
             "install a 64-bit system",
         )
-    if not facts.venv:
+    # A bundle of today brings its own pip.
+    brings_pip = any(file.path.startswith("wheels/pip-") for file in bundle.manifest.files)
+    if not python.venv or not (python.ensurepip or brings_pip):
         yield Refusal(
             Reason.VENV,
-            "its python3 cannot make virtual environments: `apt-get install python3-venv`",
+            f"its {python.command} cannot make virtual environments: "
+            "`apt-get install python3-venv`",
         )
 
 

@@ -1,7 +1,7 @@
 """The small programs that a host runs for us, and the commands that run them.
 
 Each is safe to run again at any time: it does what is missing, and ends with the same on the disk.
-They are Python, which a host has that passed the pre-flight, in isolated mode (`-I`).
+They are Python of any version of these years, run in isolated mode (`-I`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ LEASE_PATIENCE_S: Final = 45.0
 HEARTBEAT_S: Final = 10.0
 
 _LEASE: Final = """
-import fcntl, os, select, sys
+import fcntl, os, select, sys, time
 path, who, patience_s = sys.argv[1:]
 os.makedirs(os.path.dirname(path), exist_ok=True)
 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except OSError:
-    print(os.read(lock, 300).decode("utf-8", "replace") or "another")
+for again in range(20):
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        break
+    except OSError:
+        time.sleep(0.25)
+else:
+    print(os.pread(lock, 300, 0).decode("utf-8", "replace") or "another")
     sys.exit(75)
 os.ftruncate(lock, 0)
 os.pwrite(lock, who.encode(), 0)
@@ -51,7 +55,10 @@ for name in os.listdir(above):
 if os.path.isdir(target):
     sys.exit(0)
 with open(archive, "rb") as file:
-    if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+    found = hashlib.sha256()
+    for piece in iter(lambda: file.read(1 << 20), b""):
+        found.update(piece)
+    if found.hexdigest() != digest:
         fail("the bundle that was uploaded is damaged")
     file.seek(0)
     staging = target + ".tmp"
@@ -138,7 +145,7 @@ import hashlib, os, sys
 path, limit = sys.argv[1], int(sys.argv[2])
 digest, left = hashlib.sha256(), limit
 with open(path, "rb") as file:
-    while left and (piece := file.read(min(left, 1 << 20))):
+    for piece in iter(lambda: file.read(min(left, 1 << 20)), b""):
         digest.update(piece)
         left -= len(piece)
 print(limit - left, digest.hexdigest())

@@ -1,0 +1,73 @@
+"""What a rollout did, as events of the devices that it was done to: why each of them switched."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cloud_learner.rollout.rollout import (
+    Action,
+    Assign,
+    Enter,
+    OpenWave,
+    Progress,
+    Rollout,
+    Settle,
+    State,
+)
+from cloud_learner.uplink.arrivals import LEARNER
+from shoal.v1 import device_pb2
+
+
+class Teller(Protocol):
+    """Who keeps events; `cloud_learner.fleet.fleet.Fleet` does."""
+
+    def record(
+        self,
+        device_id: str,
+        name: str,
+        message: str,
+        *,
+        severity: device_pb2.Severity,
+        **fields: str,
+    ) -> None:
+        """Keeps an event."""
+
+
+def tell(teller: Teller, rollout: Rollout, action: Action) -> None:
+    """Tells what was done to each device; what became of all, as an event of the learner."""
+    plan = rollout.plan
+    what = f"rollout {rollout.rollout_id} of {plan.kind} {plan.version}"
+    fields = {"rollout": str(rollout.rollout_id), plan.kind.value: plan.version}
+    info, warning = device_pb2.SEVERITY_INFO, device_pb2.SEVERITY_WARNING
+    match action:
+        case Assign(device_ids):
+            for device_id in device_ids:
+                wave = rollout.members[device_id].wave + 1
+                message = f"{what}: it joins wave {wave} of {len(plan.waves)}"
+                if plan.reason:
+                    message += f", {plan.reason}"
+                teller.record(device_id, "rollout_offered", message, severity=info, **fields)
+        case Settle(device_id, progress, reason):
+            good = progress in (Progress.STARTED, Progress.SUCCEEDED)
+            message = f"{what}: {progress}" + (f", {reason}" if reason else "")
+            teller.record(
+                device_id,
+                f"rollout_{progress}",
+                message,
+                severity=info if good else warning,
+                **fields,
+            )
+        case OpenWave(reason):
+            message = f"{what}: the next wave opens, {reason}"
+            teller.record(LEARNER, "rollout_wave_opened", message, severity=info, **fields)
+        case Enter(state, reason):
+            message = f"{what} is {state}" + (f": {reason}" if reason else "")
+            severity = warning if state is State.ABORTED else info
+            teller.record(LEARNER, f"rollout_{state}", message, severity=severity, **fields)
+            if state is State.ABORTED:
+                for device_id, member in rollout.members.items():
+                    if member.progress is not Progress.FAILED:
+                        back = f"{what} is aborted, it goes back: {reason}"
+                        teller.record(
+                            device_id, "rollout_aborted", back, severity=warning, **fields
+                        )
