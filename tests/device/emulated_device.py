@@ -58,9 +58,10 @@ def emulated_device(pristine: Path, directory: Path, key: SshKey) -> Iterator[Em
 
     Args:
         pristine: The root; only read.
-        directory: Where the copy goes, and what is written about it.
+        directory: Made; where the copy goes, and what is written about it.
         key: Who may log in.
     """
+    directory.mkdir()
     root, log, port = directory / "root", directory / "sshd.log", free_port()
     subprocess.run(["cp", "-a", "--reflink=auto", str(pristine), str(root)], check=True)
     try:

@@ -165,6 +165,10 @@ class FleetSite:
         wait_until(look, lambda: f"{name} is not so: {found}", timeout_s=timeout_s)
         return found[0]
 
+    def events(self, name: str, kind: str) -> list[Item]:
+        """What the fleet knows to have happened to a device, of one kind, the newest first."""
+        return self.ask("devices", "events", name, "--kind", kind).items
+
     def enrollment_counters(self) -> Mapping[str, int]:
         """How often what happened at the enrolment service."""
         answer = said("enroll", "events", "--dir", self.directory, "-o", "json")
