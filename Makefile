@@ -3,6 +3,7 @@
 #   make demo                       the whole system on this machine, until CartPole-v1 is solved
 #   make demo ARGS="--seed 3"       the same, with options of `shoal demo`
 #   make test                       all tests
+#   make test-device                flash emulated devices and let them act: needs root and Debian
 #   make check                      format, lint, types, import contracts, stubs
 #   make bench ARGS="learn"         the measurements of the README
 #   make protos                     write the stubs of protos/shoal/v1 again
@@ -12,7 +13,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test check bench protos format clean
+.PHONY: help demo test test-device check bench protos format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -69,8 +70,15 @@ test: $(DEV_STAMP)
 		echo "!!! mosquitto is not installed: the tests on Mosquitto are SKIPPED (apt-get install mosquitto)" >&2; fi
 	@if ! command -v mcopy >/dev/null || ! { command -v mkfs.vfat || [ -x /usr/sbin/mkfs.vfat ]; } >/dev/null; then \
 		echo "!!! mtools or dosfstools is not installed: the tests of flashing are SKIPPED (apt-get install mtools dosfstools)" >&2; fi
+	@if ! command -v sshd >/dev/null && ! [ -x /usr/sbin/sshd ]; then \
+		echo "!!! sshd is not installed: the tests of flashing over SSH are SKIPPED (apt-get install openssh-server)" >&2; fi
 	@echo "==> pytest $(ARGS)"
 	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest $(ARGS)
+
+# What it builds is kept in ~/.cache/shoal/device, or where SHOAL_DEVICE_CACHE says.
+test-device: $(DEV_STAMP)
+	@echo "==> pytest -m device tests/device $(ARGS)"
+	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest -m device tests/device $(ARGS)
 
 check: $(DEV_STAMP)
 	@echo "==> format"

@@ -154,7 +154,10 @@ class Installer:
         self._run([shoal, "--version"], "shoal --version", who=who)
         if self._layout.config.exists():
             self._run(
-                [shoal, "agent", "check", "--offline", "--config", str(self._layout.config)],
+                [
+                    *(shoal, "agent", "check", "--offline", "--config", str(self._layout.config)),
+                    *self._layout.told,
+                ],
                 "shoal agent check --offline",
                 who=who,
             )

@@ -111,7 +111,8 @@ class Launcher:
             watchdog_s=self._watchdog_s,
             tend=tend,
         )
-        return supervisor.run(name, ["agent", "run", "--config", str(self._layout.config)])
+        config = ("--config", str(self._layout.config))
+        return supervisor.run(name, ["agent", "run", *config, *self._layout.told])
 
     def run_forever(self) -> int:
         """Runs the agent again and again, installs updates, and changes slots: without systemd.

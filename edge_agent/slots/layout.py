@@ -127,6 +127,13 @@ class Layout:
         return self.state_dir / "identity"
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """How to tell the agent where these lie; nothing where its configuration has them right."""
+        if self.prefix == PREFIX:
+            return ()
+        return ("--identity", str(self.identity), "--state-dir", str(self.state_dir))
+
+    @property
     def token(self) -> Path:
         """The one-time enrolment token."""
         return self.state_dir / "enrolment-token"

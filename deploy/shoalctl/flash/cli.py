@@ -11,6 +11,7 @@ import typer
 
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.cli import bundle as bundle_command
+from shoalctl.flash.seeds.settings import DEFAULT_USER
 from shoalctl.flash.ssh.cli import flash_ssh, roll_back
 from shoalctl.output import Format
 
@@ -62,7 +63,7 @@ def image(
         str | None, typer.Option("--image-sha256", help="Of the unpacked image.")
     ] = None,
     hostname: Annotated[str | None, typer.Option(help="The device's name.")] = None,
-    user: Annotated[str, typer.Option(help="Who may log in with --ssh-key.")] = "shoal",
+    user: Annotated[str, typer.Option(help="Who may log in with --ssh-key.")] = DEFAULT_USER,
     ssh_key: Annotated[
         list[str] | None,
         typer.Option(help="A public key, or a file of them; may be repeated. Turns SSH on."),

@@ -11,6 +11,7 @@ from shoal.bundle_archive import check_archive
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.fleet_trust import fleet_public_key
 from shoalctl.flash.seeds.settings import (
+    DEFAULT_USER,
     Bundle,
     DeviceSettings,
     check_hostname,
@@ -29,7 +30,7 @@ class SeedOptions:
     """What was typed about a device, as it was typed."""
 
     hostname: str | None = None
-    user: str = "shoal"
+    user: str = DEFAULT_USER
     ssh_keys: tuple[str, ...] = ()
     wifi_ssid: str | None = None
     wifi_passphrase_file: Path | None = None

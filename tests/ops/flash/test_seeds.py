@@ -13,6 +13,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from edge_agent.slots.layout import USER
 from shoal.errors import ConfigError
 from shoalctl.flash.seeds.cloud_init import cloud_init_files
 from shoalctl.flash.seeds.first_run import first_run_script
@@ -115,6 +116,13 @@ def test_what_is_no_hostname_is_refused(name: str) -> None:
 def test_what_is_no_user_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="user"):
         check_user(name)
+
+
+def test_nobody_logs_in_as_whom_the_agent_runs_as() -> None:
+    """Who logs in may become root: the agent would be one step from it."""
+    assert DeviceSettings().user != USER
+    with pytest.raises(ConfigError, match="the agent runs as that"):
+        check_user(USER)
 
 
 def test_public_keys_are_read_from_a_file_with_comments() -> None:

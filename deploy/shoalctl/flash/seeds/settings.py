@@ -11,7 +11,10 @@ from pathlib import Path
 from shoal.errors import ConfigError
 from shoalctl.flash.seeds.wifi import Wifi
 
-DEFAULT_USER = "shoal"
+DEFAULT_USER = "ops"
+AGENT_USER = "shoal"
+"""Whom the agent runs as on a device: it may do less than who logs in, so it must be another."""
+
 MAX_TOKEN_BYTES = 4096
 _HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -89,8 +92,13 @@ def check_user(name: str) -> str:
     """Returns a user's name if it is one.
 
     Raises:
-        ConfigError: It is not, or it is root.
+        ConfigError: It is not, or it is root, or the agent's own.
     """
+    if name == AGENT_USER:
+        raise ConfigError(
+            f"user {name}: the agent runs as that, without the rights of who logs in: choose "
+            f"another, such as {DEFAULT_USER}"
+        )
     if not _USER.fullmatch(name) or name == "root":
         raise ConfigError(
             f"user {name!r}: use 1-31 of a-z, 0-9, '_' and '-', starting with a letter, not root"
