@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,7 +76,8 @@ def flash_ssh(
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="A fleet's directory: each device gets a token of its own.",
+            help="The fleet's directory: its key signed the bundle, and each device that is not "
+            "enrolled gets a token of its own. (default, for the key: $SHOAL_FLEET_DIR, or ./fleet)"
         ),
     ] = None,
     device_id: Annotated[
@@ -126,7 +128,14 @@ def flash_ssh(
         dry_run=dry_run,
     )
     source = read_token_source(token, token_file, fleet, sys.stdin)
-    report = run_flash_ssh(targets, bundle or (), settings, source, device_id=device_id)
+    report = run_flash_ssh(
+        targets,
+        bundle or (),
+        settings,
+        source,
+        fleet=fleet or Path(os.environ.get("SHOAL_FLEET_DIR", "fleet")),
+        device_id=device_id,
+    )
     _finish(report, output)
 
 
