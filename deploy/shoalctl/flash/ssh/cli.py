@@ -23,7 +23,7 @@ Hosts = Annotated[
 Inventory = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file: [bundles] by arch, [[hosts]] of name, host, user, port, labels."
+        help="TOML: a table `bundles` by arch, a list `hosts` of name, host, user, port, ..."
     ),
 ]
 Limit = Annotated[
@@ -40,7 +40,7 @@ KnownHostsFile = Annotated[
 ]
 AcceptHostKey = Annotated[
     str | None,
-    typer.Option(help="The fingerprint that one unknown host shows: SHA256:... "),
+    typer.Option(help="The fingerprint that one unknown host shows: SHA256:..."),
 ]
 Prefix = Annotated[Path, typer.Option(help="Where the agent is on a host.")]
 NoSystemd = Annotated[
