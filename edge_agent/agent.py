@@ -26,6 +26,11 @@ from edge_agent.policies.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
 from edge_agent.spool.spool import Spool
 from edge_agent.status import Certifier, Reporter
+from edge_agent.supervision.heart import Heart, RestingClock
+from edge_agent.supervision.notifier import Notifier
+from edge_agent.supervision.slot_file import SlotFile
+from edge_agent.supervision.supervision import Supervision
+from edge_agent.supervision.trial_witness import TrialWitness
 from edge_agent.updates.acted import Acted
 from edge_agent.updates.update_files import UpdateFiles, slots_file
 from edge_agent.updates.updates import Updates
@@ -51,6 +56,8 @@ async def run(config: AgentConfig) -> None:
     run_id = new_run_id(device_id, config.state_dir, config.actor.seed)
     events = Events(device_id, run_id, clock=time.time)
     appetite = Appetite(lapse_s=config.actor.appetite_lapse_s)
+    heart, slots = Heart(), SlotFile.from_environ()
+    slots.refresh()
     with (
         make_env(config.env) as envs,
         Spool(
@@ -92,13 +99,34 @@ async def run(config: AgentConfig) -> None:
             spool,
             events,
             topics=Topics(config.fleet),
-            certificate=Certifier(device_id, run_id, envs.spec, envs.num_envs, clock=time.time),
+            certificate=Certifier(
+                device_id, run_id, envs.spec, envs.num_envs, clock=time.time, slot=slots.report
+            ),
             run_id=run_id,
             appetite=appetite,
         ) as uplink:
             # It resets the environment: what fails from here on is told to the fleet.
-            actor = Actor(envs, run_id=run_id, chunk_steps=way.chunk_steps, control=control)
+            actor = Actor(
+                envs,
+                run_id=run_id,
+                chunk_steps=way.chunk_steps,
+                control=control,
+                clock=RestingClock(heart),
+            )
             renewer = Renewer(identity, events, on_renewed=uplink.reconnect)
+            workplace: Workplace | None = None
+            witness = TrialWitness(config.state_dir, acts=config.trial.acts)
+            supervision = Supervision(
+                slots,
+                Notifier.from_environ(),
+                events,
+                witness,
+                heart,
+                policies=policies,
+                counters=actor.counters,
+                state_dir=config.state_dir,
+                has_task=lambda: workplace is None or workplace.task is not None,
+            )
             reporter = Reporter(
                 device_id,
                 run_id,
@@ -112,12 +140,14 @@ async def run(config: AgentConfig) -> None:
                 paced=control.hz is not None,
                 queue=way.queue,
                 gradients=way.gradients,
+                slot=supervision.report,
             )
             services: dict[str, Service] = {
                 "uplink": uplink.serve,
                 "downlink": renewer.restarting(downlink.follow),
                 "active": downlink.report_active,
                 "identity": renewer.serve,
+                "supervision": supervision.serve,
                 "status": lambda: uplink.report_every(
                     reporter.telemetry, config.telemetry_interval_s
                 ),
@@ -141,7 +171,6 @@ async def run(config: AgentConfig) -> None:
             if way.gradients is not None:
                 services["gradients"] = renewer.restarting(way.gradients.serve)
             with ExitStack() as stack:
-                workplace = None
                 if config.dispatch.enabled:
                     desk = Dispatch(
                         config.parameter_server,
@@ -159,12 +188,13 @@ async def run(config: AgentConfig) -> None:
                         act_forever,
                         actor,
                         policies,
-                        acted.counting(way.keep),
+                        acted.counting(witness.seeing(way.keep)),
                         events,
                         config.actor,
                         # What has a rate of its own must act, whatever the learner can use.
                         pacer=Pacer(appetite) if control.hz is None else None,
                         workplace=workplace,
+                        heart=heart,
                     )
                 )
                 await run_services(services)

@@ -25,6 +25,7 @@ from edge_agent.uplink.appetite import Appetite
 from edge_agent.uplink.uplink import Uplink
 from shoal.spaces import EnvSpec
 from shoal.v1 import device_pb2 as pb
+from shoal.v1.slot_pb2 import SlotReport
 
 MAX_RUNS: Final = 128
 """Runs that one report tells of; if there are more, they take turns, see `page`."""
@@ -63,6 +64,7 @@ class Vitals:
         updates_pushed: gradients that the server answered.
         updates_applied: those that it applied.
         gradient_chunks_dropped: chunks given up before their gradients were computed.
+        slot: which installation this is; None where no launcher started it.
     """
 
     uptime_s: float
@@ -89,6 +91,7 @@ class Vitals:
     updates_pushed: int = 0
     updates_applied: int = 0
     gradient_chunks_dropped: int = 0
+    slot: SlotReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Certifier:
         spec: of the device's environment.
         envs: how many environments it steps.
         clock: wall clock, seconds since the epoch.
+        slot: how its slot stands; None where no launcher started it.
     """
 
     device_id: str
@@ -111,6 +115,7 @@ class Certifier:
     spec: EnvSpec
     envs: int
     clock: Callable[[], float]
+    slot: Callable[[], SlotReport | None] = lambda: None
 
     def __call__(self, state: pb.DeviceState, reason: str) -> pb.Status:
         """The certificate of a state."""
@@ -126,6 +131,7 @@ class Certifier:
             env_spec=self.spec.to_pb(),
             envs=self.envs,
             reason=reason,
+            slot=self.slot(),
         )
 
 
@@ -170,6 +176,7 @@ def telemetry(device_id: str, run_id: bytes, vitals: Vitals, *, now_s: float) ->
         updates_pushed=vitals.updates_pushed,
         updates_applied=vitals.updates_applied,
         gradient_chunks_dropped=vitals.gradient_chunks_dropped,
+        slot=vitals.slot,
     )
 
 
@@ -249,6 +256,7 @@ class Reporter:
         paced: bool,
         queue: GradientQueue | None = None,
         gradients: GradientUplink | None = None,
+        slot: Callable[[], SlotReport | None] = lambda: None,
     ) -> None:
         """Starts the run's clock.
 
@@ -265,7 +273,9 @@ class Reporter:
             paced: whether a control rate is set.
             queue: where chunks wait for their gradients, if any do.
             gradients: how those leave.
+            slot: how its slot stands; None where no launcher started it.
         """
+        self._slot = slot
         self._device_id = device_id
         self._run_id = run_id
         self._actor = actor
@@ -322,4 +332,5 @@ class Reporter:
             updates_pushed=pushed.pushed,
             updates_applied=pushed.applied,
             gradient_chunks_dropped=0 if self._queue is None else self._queue.dropped,
+            slot=self._slot(),
         )

@@ -10,6 +10,7 @@ A name holds the version, so that even a damaged file counts against a rollback.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -146,14 +147,19 @@ class PolicyFiles:
             if file not in keep and file.version <= newest:
                 (self._directory / file.name).unlink(missing_ok=True)
         names = {f"{digest.hex()}.onnx" for digest in graphs}
-        for path in self._graphs.iterdir():
-            if path.name not in names:
-                path.unlink(missing_ok=True)
+        for name in _names(self._graphs):
+            if name not in names:
+                (self._graphs / name).unlink(missing_ok=True)
+
+
+def _names(directory: Path) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
 
 
 def _read(path: Path, limit: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(limit + 1)
+    with path.open("rb", buffering=0) as file:
+        return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
 
 
 def list_files(directory: Path) -> list[PolicyFile]:
@@ -163,8 +169,8 @@ def list_files(directory: Path) -> list[PolicyFile]:
         OSError: It cannot be read.
     """
     found = []
-    for path in directory.iterdir():
-        match = _NAME.fullmatch(path.name)
+    for name in _names(directory):
+        match = _NAME.fullmatch(name)
         if match:
             version, digest, kind = match.groups()
             found.append(PolicyFile(int(version), bytes.fromhex(digest), kind == "condemned"))

@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     layout = Layout.of(given.prefix, state_dir=given.state_dir, config=given.config)
     command: Callable[[argparse.Namespace, Layout, Store], int] = given.command
     try:
+        if command is not _run:
+            os.umask(0o022)  # root's files are for the agent's user to read, whoever called
         return command(given, layout, Store(layout))
     except (Refused, BundleDamaged, InstallFailed, LauncherBroken, OSError) as error:
         _say(str(error))
@@ -183,7 +185,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="until the agent ends: where systemd starts it again, and calls `begin` and `ended`",
     )
-    run.add_argument("--watchdog-s", type=float, default=WATCHDOG_S, help="how long it may hang")
+    run.add_argument(
+        "--watchdog-s",
+        type=float,
+        default=float(os.environ.get("WATCHDOG_USEC", WATCHDOG_S * 1e6)) / 1e6,
+        help="how long it may hang (default: as systemd's WatchdogSec)",
+    )
     add("begin", _begin, "note that the agent is about to be started (ExecStartPre)")
     add("ended", _ended, "note how the agent ended (ExecStopPost)")
     apply = add("apply", _apply, "commit what acted, install what the agent fetched")

@@ -142,15 +142,22 @@ class Pacer:
         self._clock = clock
         self._due_s = clock()
 
-    def wait(self, transitions: int, stop: threading.Event) -> None:
+    def wait(
+        self,
+        transitions: int,
+        stop: threading.Event,
+        beat: Callable[[], object] = lambda: None,
+    ) -> None:
         """Waits until the chunk that was just made is due, or `stop` is set.
 
         Args:
             transitions: that the chunk holds.
             stop: ends the wait.
+            beat: called again and again meanwhile.
         """
         entered_s, before_s = self._clock(), self._due_s
         while not stop.is_set():
+            beat()
             rate = self._appetite.steps_per_s
             if rate <= 0.0:
                 self._due_s = self._clock()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import WireError
-from shoal.tensors import Array
+from shoal.tensors import Array, all_finite
 from shoal.v1 import trajectory_pb2 as pb
 
 _TOO_LONG: Final = 1 << 62
@@ -149,7 +149,7 @@ def check_episodes(episodes: Episodes, count: int) -> None:
     returns, lengths = episodes.returns, episodes.lengths
     if returns.shape != (count,) or lengths.shape != (count,):
         raise WireError("chunk: there must be one episode for each end, in order")
-    if not np.isfinite(returns).all() or (
+    if not all_finite(returns) or (
         count and not (lengths.min() >= 1 and lengths.max() < _TOO_LONG)
     ):
         raise WireError("chunk: an episode's return or length is out of range")

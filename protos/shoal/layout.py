@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Final, Literal
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from shoal.tensors import Array
 
 NoiseKind = Literal["gumbel", "normal"]
 _BINARY_VALUES = 2
+_KNOWN_SPACES: Final = 64
+"""Whose layouts are remembered: every chunk that comes in is held against the same one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,22 +74,14 @@ class ObservationLayout:
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
 
-    @classmethod
-    def of(cls, space: Space) -> ObservationLayout:
+    @staticmethod
+    def of(space: Space) -> ObservationLayout:
         """The layout of an observation space.
 
         Raises:
             WireError: It is nested too deep or has too many leaves.
         """
-        fields: list[Field] = []
-        offset = 0
-        for part in parts(space):
-            dtype, shape = _leaf_array(part.space)
-            fields.append(Field(part.path, part.space, dtype, shape, offset))
-            offset += fields[-1].size_bytes
-        if len(fields) == 1 and not fields[0].path:
-            return cls(tuple(fields), packed=False, dtype=fields[0].dtype, shape=fields[0].shape)
-        return cls(tuple(fields), packed=True, dtype=np.dtype(np.uint8), shape=(offset,))
+        return _observation_layout(space)
 
     def unpack(self, observations: Array) -> dict[str, Array]:
         """The leaves of observations `[..., *shape]`, by path: each `[..., *leaf]`.
@@ -161,30 +156,14 @@ class ActionLayout:
     shape: tuple[int, ...]
     noise_width: int
 
-    @classmethod
-    def of(cls, space: Space) -> ActionLayout:
+    @staticmethod
+    def of(space: Space) -> ActionLayout:
         """The layout of an action space.
 
         Raises:
             WireError: It is nested too deep or has too many leaves.
         """
-        choices: list[Choice] = []
-        start = noise_start = 0
-        for part in parts(space):
-            values = _values(part.space)
-            size = len(values) or math.prod(_leaf_array(part.space)[1])
-            width = sum(values) if values else size
-            choices.append(Choice(part.path, part.space, values, start, size, noise_start, width))
-            start += size
-            noise_start += width
-        discrete = all(choice.values for choice in choices)
-        single = len(choices) == 1 and not choices[0].path
-        return cls(
-            tuple(choices),
-            dtype=np.dtype(np.int64) if discrete else np.dtype(np.float32),
-            shape=_leaf_array(choices[0].space)[1] if single else (start,),
-            noise_width=noise_start,
-        )
+        return _action_layout(space)
 
     @property
     def size(self) -> int:
@@ -195,6 +174,44 @@ class ActionLayout:
     def discrete(self) -> bool:
         """Whether every leaf is."""
         return self.dtype.kind == "i"
+
+
+@lru_cache(_KNOWN_SPACES)
+def _observation_layout(space: Space) -> ObservationLayout:
+    fields: list[Field] = []
+    offset = 0
+    for part in parts(space):
+        dtype, shape = _leaf_array(part.space)
+        fields.append(Field(part.path, part.space, dtype, shape, offset))
+        offset += fields[-1].size_bytes
+    single = len(fields) == 1 and not fields[0].path
+    return ObservationLayout(
+        tuple(fields),
+        packed=not single,
+        dtype=fields[0].dtype if single else np.dtype(np.uint8),
+        shape=fields[0].shape if single else (offset,),
+    )
+
+
+@lru_cache(_KNOWN_SPACES)
+def _action_layout(space: Space) -> ActionLayout:
+    choices: list[Choice] = []
+    start = noise_start = 0
+    for part in parts(space):
+        values = _values(part.space)
+        size = len(values) or math.prod(_leaf_array(part.space)[1])
+        width = sum(values) if values else size
+        choices.append(Choice(part.path, part.space, values, start, size, noise_start, width))
+        start += size
+        noise_start += width
+    discrete = all(choice.values for choice in choices)
+    single = len(choices) == 1 and not choices[0].path
+    return ActionLayout(
+        tuple(choices),
+        dtype=np.dtype(np.int64) if discrete else np.dtype(np.float32),
+        shape=_leaf_array(choices[0].space)[1] if single else (start,),
+        noise_width=noise_start,
+    )
 
 
 def _leaf_array(space: Leaf) -> tuple[np.dtype[np.generic], tuple[int, ...]]:

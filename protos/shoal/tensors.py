@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,16 @@ DTYPES: Final[Mapping[pb.DType, np.dtype[Any]]] = {
     pb.D_TYPE_FLOAT64: np.dtype("<f8"),
 }
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
+_DTYPE_TAG, _SHAPE_TAG, _DATA_TAG = 0x10, 0x1A, 0x22
+_KNOWN_HEADS: Final = 256
+"""A fleet's chunks have the same few tensors again and again."""
+
+
+class _Kind(NamedTuple):
+    """What the bytes of a tensor are: its dtype and shape, whose size is theirs."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
 
 def dtype_code(name: str, array: Array) -> pb.DType:
@@ -78,18 +89,22 @@ def read_tensor(payload: bytes | memoryview) -> Array:
         LimitExceeded: The shape needs more than `MAX_TENSOR_BYTES`.
         WireError: It is malformed, the dtype is unknown, or shape and size do not agree.
     """
+    start = _data_start(payload)
+    if start:  # as `encode_tensor` writes one without a name
+        kind = _kind_of_head(bytes(payload[:start]), len(payload) - start)
+        data = payload[start:]
+        return _laid_out("", kind, bytes(data) if len(payload) <= COPIED_BYTES else data)
     if len(payload) <= COPIED_BYTES:
         return decode_tensor(parse(pb.Tensor, bytes(payload)))
     message, found = take_fields(pb.Tensor, payload, (pb.Tensor.DATA_FIELD_NUMBER,))
-    array = _array(message, found.get(pb.Tensor.DATA_FIELD_NUMBER, b""))
-    if array.flags.aligned:
-        return array
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
+    return _array(message, found.get(pb.Tensor.DATA_FIELD_NUMBER, b""))
 
 
 def _array(message: pb.Tensor, data: bytes | memoryview) -> Array:
+    return _laid_out(message.name, _kind_of(message, len(data)), data)
+
+
+def _kind_of(message: pb.Tensor, data_bytes: int) -> _Kind:
     dtype = DTYPES.get(message.dtype)
     if dtype is None:
         raise WireError(f"tensor {message.name[:80]!r}: unknown dtype code {message.dtype}")
@@ -100,17 +115,62 @@ def _array(message: pb.Tensor, data: bytes | memoryview) -> Array:
         size *= axis
         if size > MAX_TENSOR_BYTES:
             raise LimitExceeded(f"tensor {message.name[:80]!r}: over {MAX_TENSOR_BYTES} bytes")
-    if size != len(data):
+    if size != data_bytes:
         raise WireError(
             f"tensor {message.name[:80]!r}: shape {tuple(message.shape)} of {dtype} needs {size} "
-            f"bytes, there are {len(data)}"
+            f"bytes, there are {data_bytes}"
         )
-    if dtype.kind == "b" and size and np.frombuffer(data, np.uint8).max() > 1:
-        raise WireError(f"tensor {message.name[:80]!r}: a bool must be 0 or 1")
+    return _Kind(dtype, tuple(message.shape))
+
+
+@lru_cache(_KNOWN_HEADS)
+def _kind_of_head(head: bytes, data_bytes: int) -> _Kind:
+    """What the bytes are that follow a head, which ends with the number of them."""
+    shape_end = _SHAPE_AT + 1 + head[_SHAPE_AT]
+    return _kind_of(parse(pb.Tensor, head[:shape_end]), data_bytes)
+
+
+_SHAPE_AT: Final = 3
+"""Where a head says how long the shape is."""
+
+
+def _data_start(payload: bytes | memoryview) -> int:
+    """Where the data begins in what is dtype, shape and data in this order; 0 in all else."""
+    end = len(payload)
+    if end <= _SHAPE_AT or payload[0] != _DTYPE_TAG or payload[2] != _SHAPE_TAG:
+        return 0
+    if payload[1] > 0x7F or payload[_SHAPE_AT] > 0x7F:  # noqa: PLR2004 - numbers of one byte
+        return 0
+    at = _SHAPE_AT + 1 + payload[_SHAPE_AT]
+    if at >= end or payload[at] != _DATA_TAG:
+        return 0
+    size = shift = 0
+    for start in range(at + 1, min(at + 6, end)):
+        size |= (payload[start] & 0x7F) << shift
+        if payload[start] <= 0x7F:  # noqa: PLR2004
+            return start + 1 if start + 1 + size == end else 0
+        shift += 7
+    return 0
+
+
+def _laid_out(name: str, kind: _Kind, data: bytes | memoryview) -> Array:
+    """The array, read-only, that shares these bytes where they lie as a processor likes it."""
     try:
-        return np.frombuffer(data, dtype).reshape(tuple(message.shape))
+        array = np.frombuffer(data, kind.dtype).reshape(kind.shape)
     except ValueError as error:  # nothing times more than an array can address
-        raise WireError(f"tensor {message.name[:80]!r}: shape {tuple(message.shape)}") from error
+        raise WireError(f"tensor {name[:80]!r}: shape {kind.shape}") from error
+    if kind.dtype.kind == "b" and array.size and np.maximum.reduce(array.view(np.uint8), None) > 1:
+        raise WireError(f"tensor {name[:80]!r}: a bool must be 0 or 1")
+    if array.flags.aligned:
+        return array
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def all_finite(array: Array) -> bool:
+    """Whether an array of floats has no NaN and no infinity."""
+    return bool(np.logical_and.reduce(np.isfinite(array), None))
 
 
 def encode_tensors(tensors: Mapping[str, Array]) -> bytes:

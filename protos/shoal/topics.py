@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shoal.errors import ConfigError, WireError
 
@@ -17,6 +18,8 @@ RESERVED_NAMES = frozenset({"learner", "operator", "broker", "server"})
 UP_KINDS = frozenset({"trajectory", "status", "telemetry", "event", "log", "reply"})
 DOWN_KINDS = frozenset({"ack", "command", "appetite"})
 _LEVELS = 7
+_KNOWN_TOPICS = 4096
+"""That are remembered, taken apart: a fleet uses the same ones again and again."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -48,6 +51,7 @@ def check_device_id(name: str) -> str:
     return name
 
 
+@lru_cache(_KNOWN_TOPICS)
 def partition_of(device_id: str) -> str:
     """The partition of a device, two decimal digits, the same for ever."""
     digest = hashlib.sha256(device_id.encode()).digest()
@@ -117,6 +121,7 @@ class Topics:
         return f"shoal/v1/{self.fleet}/+/+/up/+"
 
 
+@lru_cache(_KNOWN_TOPICS)
 def parse_topic(topic: str) -> Topic:
     """Takes a topic apart.
 

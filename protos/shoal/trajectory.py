@@ -32,6 +32,15 @@ _COLUMNS: Final = {
 """The numbers of the tensors of a chunk, by name."""
 _COLUMN_NUMBERS: Final = frozenset(_COLUMNS.values())
 _MAY_LACK: Final = (*_OPTIONAL, "episode_returns", "episode_lengths")
+_DTYPES: Final = {
+    "log_probs": np.dtype("f4"),
+    "rewards": np.dtype("f4"),
+    "terminated": np.dtype("b1"),
+    "truncated": np.dtype("b1"),
+    "final_index": np.dtype("i4"),
+    "initial_state": np.dtype("f4"),
+    "priorities": np.dtype("f4"),
+}
 _BODY: Final = pb.TrajectoryEnvelope.BODY_FIELD_NUMBER
 
 
@@ -229,18 +238,10 @@ def decode_envelope(data: bytes) -> Envelope:
 
 
 def _check_columns(chunk: Chunk, episodes: Episodes) -> None:
-    wanted = {
-        "log_probs": (chunk.log_probs, "f4"),
-        "rewards": (chunk.rewards, "f4"),
-        "terminated": (chunk.terminated, "b1"),
-        "truncated": (chunk.truncated, "b1"),
-        "final_index": (chunk.final_index, "i4"),
-        "initial_state": (chunk.initial_state, "f4"),
-        "priorities": (chunk.priorities, "f4"),
-    }
-    for name, (array, code) in wanted.items():
-        if array is not None and array.dtype != np.dtype(code):
-            raise WireError(f"chunk: {name} must be {np.dtype(code)}, not {array.dtype}")
+    for name, dtype in _DTYPES.items():
+        array = getattr(chunk, name)
+        if array is not None and array.dtype != dtype:
+            raise WireError(f"chunk: {name} must be {dtype}, not {array.dtype}")
     lead = chunk.rewards.shape
     if chunk.rewards.ndim != len("TN") or 0 in lead:
         raise WireError(f"chunk: rewards must be [T, N], not {lead}")
@@ -267,8 +268,8 @@ def _check_state(chunk: Chunk) -> None:
 
 
 def _check_ends(chunk: Chunk, episodes: Episodes) -> None:
-    ends = np.flatnonzero(chunk.terminated | chunk.truncated)
-    if chunk.final_index.ndim != 1 or not np.array_equal(ends, chunk.final_index):
+    (ends,) = (chunk.terminated | chunk.truncated).ravel().nonzero()
+    if ends.shape != chunk.final_index.shape or (ends != chunk.final_index).any():
         raise WireError("chunk: final_index must name each end of an episode, in order")
     if chunk.final_observations.shape[:1] != ends.shape:
         raise WireError("chunk: there must be one final observation for each end of an episode")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shoal.errors import ChunkRejected
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.spaces import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
-from shoal.tensors import Array
+from shoal.tensors import Array, all_finite
 from shoal.trajectory import Chunk
 
 _BINARY_VALUES = 2
@@ -47,7 +47,7 @@ def validate_chunk(chunk: Chunk, spec: EnvSpec) -> None:
 
 
 def _check_finite(name: str, array: Array | None) -> None:
-    if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array is not None and array.dtype.kind == "f" and not all_finite(array):
         raise ChunkRejected("non_finite", f"{name} hold NaN or infinity; mend the environment")
 
 

@@ -23,6 +23,7 @@ HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 256 * 1024  # status, telemetry, event, ack
 MAX_RECORDS = 65_536  # fields of one large message; a parser spends up to 40 times their bytes
 _BYTES = 2  # the wire type of what says its length
+_MAX_SHIFT = 70  # a number has ten bytes at most, of seven bits each
 _GROUP = (3, 4)  # wire types that nothing of ours writes
 _COUNT_OVER_BYTES = 64 * 1024  # below it no number of fields can take much memory
 
@@ -149,18 +150,19 @@ def take_fields(
             start = at + 2  # the commonest by far: a short record of a low number
             at = start + payload[at + 1]
         else:
-            tag, at = _varint(name, view, at)
+            tag, at = _varint(name, payload, at)
             if tag & 7 in _GROUP:
                 raise WireError(f"{name}: cannot be parsed (it has a group)")
             if tag & 7 != _BYTES:
-                at = _after_record(name, view, began)
+                at = _after_record(name, payload, began)
                 continue
-            length, start = _varint(name, view, at)
+            length, start = _varint(name, payload, at)
             at = start + length
-        if tag >> 3 in numbers:
-            if tag >> 3 in found:
-                raise WireError(f"{name}: field {tag >> 3} comes twice")
-            found[tag >> 3] = view[start:at]
+        number = tag >> 3
+        if number in numbers:
+            if number in found:
+                raise WireError(f"{name}: field {number} comes twice")
+            found[number] = view[start:at]
             kept.append(view[kept_from:began])
             kept_from = at
     if at > end:
@@ -224,11 +226,13 @@ def _number(value: int) -> bytes:
 
 
 def _varint(name: str, payload: bytes | memoryview, at: int) -> tuple[int, int]:
-    if at < len(payload) and payload[at] < 0x80:  # noqa: PLR2004 - one byte, as most are
-        return payload[at], at + 1
-    value = 0
-    for index, byte in enumerate(payload[at : at + 10]):
-        value |= (byte & 0x7F) << (7 * index)
-        if not byte & 0x80:
-            return value, at + index + 1
+    value = shift = 0
+    end = len(payload)
+    while at < end and shift < _MAX_SHIFT:
+        byte = payload[at]
+        at += 1
+        if byte < 0x80:  # noqa: PLR2004 - the last of it
+            return value | byte << shift, at
+        value |= (byte & 0x7F) << shift
+        shift += 7
     raise WireError(f"{name}: cannot be parsed (a number does not end)")

@@ -1,11 +1,14 @@
 """Has an exported policy act greedily: onnxruntime and the environment, nothing else of a learner.
 
-Episodes begin alike for every policy, as each copy of the environment has its seed and takes the
-same number of episodes. Noise is zero, which for every kind of policy is its deterministic action.
+Each episode is the first of a copy of its own, with a seed of its own, so that episode i begins
+alike for every policy and meets the same chance: returns of two policies can be compared in pairs.
+Noise is zero, which for every kind of policy is its deterministic action.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -17,8 +20,8 @@ from shoal.layout import ObservationLayout
 from shoal.policy import ACTION, NEXT_STATE, NOISE, OBSERVATION, STATE
 from shoal.tensors import Array
 
-COPIES = 10
 SEED = 77_000
+UPDATES = "shoal.updates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,62 +32,99 @@ class Evaluation:
         mean: Of their returns.
         std: Standard deviation over the episodes.
         episodes: How many.
+        returns: Of each episode, in the order of their seeds; empty where they were not kept.
+        updates: Optimiser updates that the policy is of; None where its file does not say.
     """
 
     mean: float
     std: float
     episodes: int
+    returns: Sequence[float] = ()
+    updates: int | None = None
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "Evaluation":
+        """Reads what `asdict` gave."""
+        return cls(**{**told, "returns": tuple(told.get("returns", ()))})
 
 
-def evaluate(
-    policy: Path, env_id: str, *, episodes: int = 100, kwargs: dict[str, object] | None = None
-) -> Evaluation:
-    """Mean return of a policy over so many episodes.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How much less one policy gets than another, in episodes that begin alike.
+
+    Attributes:
+        percent: 100 (R - R') / |R| of the means, so that it is over zero where the other is worse,
+            whether returns are rewards or costs.
+        error: Standard error of that, from the spread of the differences between the episodes.
+    """
+
+    percent: float
+    error: float
+
+
+def loss_of(one: Evaluation, other: Evaluation) -> Loss | None:
+    """How much less the other gets; None where they have no episodes in common.
 
     Args:
-        policy: A self-contained ONNX file.
-        env_id: What it acts in.
-        episodes: A multiple of `COPIES`.
-        kwargs: Of the environment.
+        one: What it is a part of.
+        other: Of as many episodes, with the same seeds.
     """
-    each = episodes // COPIES
-    if each * COPIES != episodes or each < 1:
-        raise ValueError(f"{episodes} episodes: use a multiple of {COPIES}")
-    config = EnvConfig(env_id, num_envs=COPIES, seed=SEED, kwargs=kwargs or {})
-    with make_env(config) as environments:
-        returns = _play(_session(policy), environments, each)
-    return Evaluation(float(np.mean(returns)), float(np.std(returns)), len(returns))
+    if len(one.returns) != len(other.returns) or not one.returns:
+        return None
+    differences = np.subtract(one.returns, other.returns)
+    magnitude = max(abs(float(np.mean(one.returns))), 1e-9)
+    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5 if differences.any() else 0
+    return Loss(100.0 * float(np.mean(differences)) / magnitude, 100.0 * error / magnitude)
 
 
-def loss_percent(fp32: float, int8: float) -> float:
-    """How much less int8 gets than fp32, in percent of the magnitude of what fp32 gets.
-
-    100 (R_fp32 - R_int8) / |R_fp32|, so that it is over zero where int8 is worse, whether returns
-    are rewards or costs.
-    """
-    return 0.0 if fp32 == int8 else 100.0 * (fp32 - int8) / max(abs(fp32), 1e-9)
-
-
-def _session(policy: Path) -> onnxruntime.InferenceSession:
+def open_policy(policy: Path) -> onnxruntime.InferenceSession:
+    """Opens a self-contained ONNX file."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
 
 
-def _play(
-    session: onnxruntime.InferenceSession, environments: Environments, each: int
-) -> list[float]:
+def evaluate(
+    session: onnxruntime.InferenceSession,
+    env_id: str,
+    *,
+    episodes: int = 100,
+    kwargs: dict[str, object] | None = None,
+) -> Evaluation:
+    """Mean return of a policy over so many episodes.
+
+    Args:
+        session: The policy, with its weights.
+        env_id: What it acts in.
+        episodes: At least one.
+        kwargs: Of the environment.
+    """
+    config = EnvConfig(env_id, num_envs=episodes, seed=SEED, kwargs=kwargs or {})
+    with make_env(config) as environments:
+        returns = _play(session, environments)
+    says = session.get_modelmeta().custom_metadata_map.get(UPDATES)
+    return Evaluation(
+        mean=float(np.mean(returns)),
+        std=float(np.std(returns)),
+        episodes=episodes,
+        returns=tuple(returns),
+        updates=None if says is None else int(says),
+    )
+
+
+def _play(session: onnxruntime.InferenceSession, environments: Environments) -> list[float]:
+    copies = environments.num_envs
     widths = {port.name: port.shape[-1] for port in session.get_inputs()}
     layout = ObservationLayout.of(environments.spec.observation)
     names = {field.path: field.input_name(OBSERVATION) for field in layout.fields}
-    noise = np.zeros((COPIES, widths[NOISE]), np.float32)
+    noise = np.zeros((copies, widths[NOISE]), np.float32)
     state: NDArray[np.float32] | None = (
-        np.zeros((COPIES, widths[STATE]), np.float32) if STATE in widths else None
+        np.zeros((copies, widths[STATE]), np.float32) if STATE in widths else None
     )
     outputs = [ACTION] if state is None else [ACTION, NEXT_STATE]
     observations = environments.reset()
-    returns: list[list[float]] = [[] for _ in range(COPIES)]
-    while any(len(one) < each for one in returns):
+    returns: dict[int, float] = {}
+    while len(returns) < copies:
         feeds: dict[str, Array] = {
             names[path]: leaf for path, leaf in layout.unpack(observations).items()
         }
@@ -97,7 +137,6 @@ def _play(
             (state,) = rest
             state[step.terminated | step.truncated] = 0.0
         for ending in step.endings:
-            if len(returns[ending.env]) < each:
-                returns[ending.env].append(ending.total_return)
+            returns.setdefault(ending.env, ending.total_return)
         observations = step.observations
-    return [one for copy in returns for one in copy]
+    return [returns[copy] for copy in range(copies)]

@@ -38,11 +38,13 @@ def rounds_of(*, quick: bool) -> list[Round]:
     """Whom policies are pushed to."""
     if quick:
         return [
+            Round("agents", 1, 1, versions=5, interval_s=0.5),
             Round("agents", 20, 2, versions=5, interval_s=0.5),
             Round("watchers", 100, 2, versions=5, interval_s=0.5),
             Round("bare", 100, 2, versions=5, interval_s=0.5),
         ]
     return [
+        Round("agents", 1, 1, versions=100, interval_s=0.2),
         Round("agents", 100, 2, versions=20, interval_s=1.0),
         Round("bare", 100, 2, versions=20, interval_s=1.0),
         Round("watchers", 1000, 2, versions=10, interval_s=5.0),
@@ -78,10 +80,16 @@ def text_of(
         said.append(table(("network (median ms)", "quantize", "sign", "encode", "all"), rows))
     if latencies:
         rows = [
-            [each.kind, each.devices, each.payload_bytes, each.p50_ms, each.p99_ms, each.missed]
+            [
+                *(each.kind, each.devices, each.payload_bytes, each.p50_ms, each.p99_ms),
+                *(each.missed, each.device_cpu_ms, each.server_cpu_ms),
+            ]
             for each in latencies
         ]
-        heads = ("published to active", "devices", "bytes", "p50 ms", "p99 ms", "skipped")
+        heads = (
+            *("published to active", "devices", "bytes", "p50 ms", "p99 ms"),
+            *("skipped", "cpu ms of each device", "of the server"),
+        )
         said.append(table(heads, rows))
     return "\n\n".join(said)
 

@@ -1,7 +1,8 @@
 """Several devices in one process; `push_latency` starts it and tells it who they are.
 
 It reads one line of JSON, prints a line when every device has its first policy, and when its input
-ends, what became active when: `[[version, seconds of the monotonic clock], ...]`.
+ends, what became active when, `[[version, seconds of the monotonic clock], ...]`, and the processor
+time since that line: `{"active": ..., "cpu_s": ...}`.
 """
 
 import asyncio
@@ -146,10 +147,12 @@ async def main() -> None:
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         running.result()
+    used_s = time.process_time()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
-    sys.stdout.write(json.dumps(active) + "\n")
+    used_s = time.process_time() - used_s
+    sys.stdout.write(json.dumps({"active": active, "cpu_s": used_s}) + "\n")
     sys.stdout.flush()
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -58,6 +59,10 @@ class Latency:
     Attributes:
         payload_bytes: Of a refresh, mean.
         missed: Refreshes that a device skipped for a newer one, or had not when it ended.
+        device_cpu_ms: Processor time of the devices' processes for one refresh of one device:
+            receiving, acting with it, telling so, saving. Devices of one machine share its
+            processors, so none can be the last of n before n times this over their number.
+        server_cpu_ms: Of the server for one refresh of one device, without making the policy.
     """
 
     kind: str
@@ -68,10 +73,25 @@ class Latency:
     p99_ms: float
     largest_ms: float
     missed: int
+    device_cpu_ms: float
+    server_cpu_ms: float
 
     def as_json(self) -> dict[str, object]:
         """As it is."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a process with devices says when it ends.
+
+    Attributes:
+        active: Version and second of the monotonic clock when it became active.
+        cpu_s: Processor time that it used while policies were pushed.
+    """
+
+    active: Sequence[tuple[int, float]]
+    cpu_s: float
 
 
 class BareStream(rpc.ParameterServerServicer):
@@ -143,19 +163,23 @@ async def latency_of(plan: Round, directory: Path, dead_zone: float) -> Latency:
                 await _line(child)
         await asyncio.sleep(plan.interval_s)
         before = server.total_traffic()
+        server_s = time.process_time()
         for _ in range(plan.versions):
+            making_s = time.process_time()
             published = await asyncio.to_thread(publish)
+            server_s += time.process_time() - making_s
             announced[published.version] = now_s()
             bare.announce(published.version)
             server.announce(published)
             await asyncio.sleep(plan.interval_s)
         await asyncio.sleep(2.0 * plan.interval_s)
+        server_s = time.process_time() - server_s
         sent = server.total_traffic()
         told = [await _stop(child) for child in children]
     taken = [
         1e3 * (at_s - announced[version])
         for each in told
-        for version, at_s in each
+        for version, at_s in each.active
         if version in announced
     ]
     refreshes = max(1, sent.refreshes - before.refreshes)
@@ -169,6 +193,8 @@ async def latency_of(plan: Round, directory: Path, dead_zone: float) -> Latency:
         p99_ms=round(float(np.percentile(taken, 99)), 1),
         largest_ms=round(max(taken), 1),
         missed=plan.devices * plan.versions - len(taken),
+        device_cpu_ms=round(1e3 * sum(each.cpu_s for each in told) / max(1, len(taken)), 2),
+        server_cpu_ms=round(1e3 * server_s / max(1, len(taken)), 2),
     )
 
 
@@ -199,10 +225,10 @@ async def _line(child: Process) -> bytes:
     return line
 
 
-async def _stop(child: Process) -> list[tuple[int, float]]:
+async def _stop(child: Process) -> Told:
     """Ends a process, which says what became active when."""
     assert child.stdin is not None
     child.stdin.close()
-    told: list[tuple[int, float]] = json.loads(await _line(child))
+    told = Told(**json.loads(await _line(child)))
     await child.wait()
     return told

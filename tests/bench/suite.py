@@ -5,7 +5,8 @@
     shoal bench learn --suite classic --out suite.json --seeds 0 --markdown      # what there is
 
 Each run is broker, learner and devices as processes of their own (`shoal demo`). Then its last
-policy is exported, in fp32 and in int8, and acts greedily for 100 episodes by onnxruntime alone.
+policy is exported, in fp32 and in int8, and acts greedily for 100 episodes or more by onnxruntime
+alone.
 A run that the file holds already, with the same settings and seed, is not made again. README.md,
 beside this file, says how to read the result.
 """
@@ -96,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", choices=tuple(SUITES), required=True)
     parser.add_argument("--rows", default="", help="names, or what they begin with: a,b")
     parser.add_argument("--seeds", type=int, default=3, help="how many: 0, 1, ... (default 3)")
-    parser.add_argument("--episodes", type=int, default=100, help="evaluated for each policy")
+    parser.add_argument(
+        "--episodes", type=int, help="evaluated for each policy (default: 100 to 1000)"
+    )
     parser.add_argument("--peers", action="store_true", help="Stable-Baselines3 beside, too")
     parser.add_argument("--out", type=Path, help="the file: gone on with if it is there")
     parser.add_argument("--markdown", action="store_true", help="print tables for the docs")
@@ -112,12 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare_peer(PEER)
     for seed in range(given.seeds):
         for row in rows:
+            episodes = given.episodes or row.episodes
             for contestant in contestants:
                 if contestant == PEER and not row.peer:
                     continue
-                if results.has(row, contestant, seed, given.episodes):
+                if results.has(row, contestant, seed, episodes):
                     continue
-                record = run_row(row, contestant, seed, given.episodes)
+                record = run_row(row, contestant, seed, episodes)
                 results.add(record)
                 say(_line(record))
     names = {row.name for row in rows}

@@ -1,5 +1,6 @@
 """Means over seeds, a table for people, and one for docs/learning.md."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ HEADINGS = (
     "fp32, greedy",
     "int8, greedy",
     "int8 loss",
+    "s.e.",
     "gap quant.",
     "gap stale.",
     "lag p50/p99/max",
@@ -87,6 +89,7 @@ def cells_of(line: Line) -> list[str]:
         _text(runs, lambda run: _mean(run.evaluation_fp32)),
         _text(runs, lambda run: _mean(run.evaluation_int8)),
         _text(runs, lambda run: run.int8_loss_percent, 2, " %"),
+        _error(runs),
         _text(runs, lambda run: run.gap_quantization, 5),
         _text(runs, lambda run: run.gap_staleness, 5),
         _lag(runs),
@@ -158,6 +161,15 @@ def _text(
 ) -> str:
     spread = spread_of(value(run) for run in runs)
     return "-" if spread is None else f"{spread.text(digits)}{unit}"
+
+
+def _error(runs: Sequence[RunRecord]) -> str:
+    """The standard error of the mean loss of these very policies: of their episodes, not seeds."""
+    lost = [run for run in runs if run.int8_loss_percent is not None]
+    errors = [loss.error for run in lost if (loss := run.loss) is not None]
+    if not errors or len(errors) < len(lost):
+        return "-"
+    return f"{math.hypot(*errors) / len(errors):.2f} %"
 
 
 def _mean(evaluation: Evaluation | None) -> float | None:

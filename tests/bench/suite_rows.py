@@ -25,6 +25,8 @@ class Row:
         timeout_s: For one run.
         flags: More flags of `shoal demo`.
         peer: Whom it stands beside; an algorithm of `peers/sb3.py`.
+        episodes: Evaluated for each policy: more where returns spread so much that a hundred do
+            not tell two policies apart.
     """
 
     name: str
@@ -37,12 +39,54 @@ class Row:
     timeout_s: float = 1800.0
     flags: tuple[str, ...] = ()
     peer: str = ""
+    episodes: int = 100
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it publishes in int8."""
+        return "fp32" not in self.flags
 
 
+_NOT_FOR_INT8 = ("--set", "training.network.quantization_aware=false")
 CLASSIC: tuple[Row, ...] = (
     Row("cartpole-appo", "CartPole-v1, APPO", "CartPole-v1", "appo", 475, 200_000, peer="ppo"),
     Row("cartpole-dqn", "CartPole-v1, DQN", "CartPole-v1", "dqn", 475, 100_000, peer="dqn"),
-    Row("acrobot-appo", "Acrobot-v1, APPO", "Acrobot-v1", "appo", -100, 250_000, peer="ppo"),
+    Row(
+        "cartpole-dqn-plain",
+        "CartPole-v1, DQN, not trained for int8",
+        "CartPole-v1",
+        "dqn",
+        475,
+        100_000,
+        flags=_NOT_FOR_INT8,
+    ),
+    Row(
+        "cartpole-dqn-priority",
+        "CartPole-v1, DQN, prioritized replay",
+        "CartPole-v1",
+        "dqn",
+        475,
+        100_000,
+        flags=("--set", "training.settings.priority_alpha=0.6"),
+    ),
+    Row(
+        "cartpole-impala",
+        "CartPole-v1, IMPALA",
+        "CartPole-v1",
+        "impala",
+        475,
+        400_000,
+    ),
+    Row(
+        "acrobot-appo",
+        "Acrobot-v1, APPO",
+        "Acrobot-v1",
+        "appo",
+        -100,
+        250_000,
+        peer="ppo",
+        episodes=400,
+    ),
     Row(
         "pendulum-sac",
         "Pendulum-v1, SAC",
@@ -52,6 +96,17 @@ CLASSIC: tuple[Row, ...] = (
         20_000,
         judged="evaluation",
         peer="sac",
+        episodes=1000,
+    ),
+    Row(
+        "pendulum-sac-nstep",
+        "Pendulum-v1, SAC, 3 steps",
+        "Pendulum-v1",
+        "sac",
+        -170,
+        20_000,
+        judged="evaluation",
+        flags=("--set", "training.settings.n_step=3"),
     ),
     Row(
         "mountaincar-sac",
@@ -80,6 +135,8 @@ CLASSIC: tuple[Row, ...] = (
         200,
         1_000_000,
         timeout_s=5400.0,
+        peer="ppo",
+        episodes=400,
     ),
     Row(
         "lander-sac",
@@ -89,6 +146,8 @@ CLASSIC: tuple[Row, ...] = (
         200,
         500_000,
         timeout_s=10_800.0,
+        peer="sac",
+        episodes=400,
     ),
     Row(
         "pixels-cnn",

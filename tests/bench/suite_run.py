@@ -5,14 +5,15 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from bench.child import Child, run_child, say
-from bench.evaluate import Evaluation, evaluate, loss_percent
+from bench.evaluate import Evaluation, Loss, evaluate, loss_of, open_policy
 from bench.peer_venv import PEERS_DIR, peer_python
 from bench.report import finite
+from bench.same_weights import int8_of_checkpoint
 from bench.suite_rows import Row
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -36,8 +37,10 @@ class RunRecord:
         wall_s: Wall-clock from process start to the end of training.
         training_return: Mean of the last 100 training episodes at the end.
         evaluation_fp32: The last policy in fp32, greedy.
-        evaluation_int8: The same as it was published.
-        int8_loss_percent: See `evaluate.loss_percent`.
+        evaluation_int8: The newest version as it was published.
+        evaluation_same: The weights of `evaluation_fp32` in int8, where those were published in
+            another precision, or not at all.
+        int8_loss_percent: See `evaluate.Loss`, of equal weights.
         gap_quantization: Nats, of the last version.
         gap_staleness: Nats, of the last batch.
         lag: p50, p99 and max of the updates that trained chunks lagged.
@@ -57,6 +60,7 @@ class RunRecord:
     precision: str = ""
     evaluation_fp32: Evaluation | None = None
     evaluation_int8: Evaluation | None = None
+    evaluation_same: Evaluation | None = None
     int8_loss_percent: float | None = None
     gap_quantization: float | None = None
     gap_staleness: float | None = None
@@ -64,14 +68,21 @@ class RunRecord:
     note: str = ""
     error: str = ""
 
+    @property
+    def loss(self) -> Loss | None:
+        """What int8 loses; None where it was not evaluated, or its episodes were not kept."""
+        return _loss(self.evaluation_fp32, self.evaluation_same or self.evaluation_int8)
+
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> "RunRecord":
         """Reads what `asdict` gave."""
+        names = ("evaluation_fp32", "evaluation_int8", "evaluation_same")
         evaluations = {
-            name: None if told[name] is None else Evaluation(**told[name])
-            for name in ("evaluation_fp32", "evaluation_int8")
+            name: None if told.get(name) is None else Evaluation.from_json(told[name])
+            for name in names
         }
-        return cls(**{**told, **evaluations})
+        known = {one.name: told[one.name] for one in fields(cls) if one.name in told}
+        return cls(**{**known, **evaluations})
 
 
 def demo_command(row: Row) -> list[str]:
@@ -120,6 +131,9 @@ def run_row(row: Row, contestant: str, seed: int, episodes: int) -> RunRecord:
             evaluation, problem = _evaluate(shoal, row, directory, precision, episodes)
             found[precision] = evaluation
             notes += [problem] if problem else []
+        if row.rounds:
+            found["same"], problem = _evaluate_same(row, directory, found, episodes)
+            notes += [problem] if problem else []
     return _record(row, blank, child, said, found, "; ".join(notes))
 
 
@@ -131,7 +145,8 @@ def _record(
     found: Mapping[str, Evaluation | None],
     note: str,
 ) -> RunRecord:
-    fp32, int8 = found["fp32"], found["int8"]
+    fp32, int8, same = found["fp32"], found["int8"], found.get("same")
+    loss = _loss(fp32, same or int8)
     solved_at = said["solved_at"]
     before_s = said["started_monotonic_s"] - child.started_s
     judged_by = int8 or fp32
@@ -151,9 +166,8 @@ def _record(
         precision=gaps["precision"],
         evaluation_fp32=fp32,
         evaluation_int8=int8,
-        int8_loss_percent=None
-        if fp32 is None or int8 is None
-        else finite(loss_percent(fp32.mean, int8.mean)),
+        evaluation_same=same,
+        int8_loss_percent=None if loss is None else finite(loss.percent),
         gap_quantization=gaps["kl_quantization"],
         gap_staleness=gaps["kl_staleness"],
         lag=said["lag"],
@@ -168,15 +182,33 @@ def _evaluate(
     policy = directory / f"{precision}.onnx"
     command = ["learner", "export", "--config", str(directory / "learner.toml")]
     command += ["--format", "onnx", "--precision", precision, "-o", str(policy)]
-    if precision == "int8" and "fp32" in row.flags:
+    if precision == "int8" and not row.rounds:
         return None, ""  # nothing was published in int8
     child = run_child([*shoal, *command], EXPORT_S, cwd=CHECKOUT)
     if not policy.exists():
         return None, f"no {precision} export: {child.failure}"
     try:
-        return evaluate(policy, row.env, episodes=episodes), ""
+        return evaluate(open_policy(policy), row.env, episodes=episodes), ""
     except Exception as error:  # noqa: BLE001 - a policy that cannot act is a result, too
         return None, f"{precision} does not act: {type(error).__name__}: {error}"
+
+
+def _evaluate_same(
+    row: Row, directory: Path, found: Mapping[str, Evaluation | None], episodes: int
+) -> tuple[Evaluation | None, str]:
+    """The fp32 policy's weights in int8, unless it was these that were published."""
+    fp32, int8 = found["fp32"], found["int8"]
+    if fp32 is None or (int8 is not None and int8.updates == fp32.updates):
+        return None, ""
+    try:
+        session = int8_of_checkpoint(directory / "learner.toml")
+        return evaluate(session, row.env, episodes=episodes), ""
+    except Exception as error:  # noqa: BLE001 - as above
+        return None, f"no int8 of the checkpoint: {type(error).__name__}: {error}"
+
+
+def _loss(fp32: Evaluation | None, int8: Evaluation | None) -> Loss | None:
+    return None if fp32 is None or int8 is None else loss_of(fp32, int8)
 
 
 def _peer(row: Row, blank: RunRecord, episodes: int) -> RunRecord:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from bench.evaluate import COPIES, Evaluation, evaluate, loss_percent
+from bench.evaluate import Evaluation, evaluate, loss_of, open_policy
+from bench.same_weights import int8_of_checkpoint
 from bench.suite import Results, main
 from bench.suite_report import lines_of, markdown_of, spread_of, text_of
 from bench.suite_rows import CLASSIC, LAG, SUITES, choose
@@ -21,7 +22,14 @@ from bench.suite_run import (
     peer_command,
     settings_of,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from learner_state import short_run
 from onnx import TensorProto, helper
+
+from cloud_learner.downlink.kept_policies import KeptPolicies
+from cloud_learner.quantization.session import open_session
+from shoal.errors import ShoalError
 
 ROW = CLASSIC[0]
 EPISODES = 100
@@ -47,10 +55,20 @@ def record(seed: int = 0, **fields: object) -> RunRecord:
     )
 
 
+def of_returns(*returns: float) -> Evaluation:
+    return Evaluation(float(np.mean(returns)), float(np.std(returns)), len(returns), returns)
+
+
+finite = st.floats(-1000.0, 1000.0)
+
+
 def test_rows_are_chosen_by_name_or_by_what_they_begin_with() -> None:
     assert [row.name for row in choose("classic", ["cartpole"])] == [
         "cartpole-appo",
         "cartpole-dqn",
+        "cartpole-dqn-plain",
+        "cartpole-dqn-priority",
+        "cartpole-impala",
     ]
     assert choose("classic", ["lag-0-int8"]) == [row for row in LAG if row.name == "lag-0-int8"]
     assert choose("classic", ["lag"]) == list(LAG)
@@ -90,13 +108,34 @@ def test_a_peer_trains_for_the_budget_where_the_end_is_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fp32", "int8", "loss"),
+    ("fp32", "int8", "percent"),
     [(500.0, 490.0, 2.0), (-150.0, -153.0, 2.0), (-150.0, -147.0, -2.0), (0.0, 0.0, 0.0)],
 )
 def test_a_loss_is_over_zero_where_int8_is_worse_for_rewards_and_for_costs(
-    fp32: float, int8: float, loss: float
+    fp32: float, int8: float, percent: float
 ) -> None:
-    assert loss_percent(fp32, int8) == pytest.approx(loss)
+    loss = loss_of(of_returns(fp32, fp32), of_returns(int8, int8))
+    assert loss is not None
+    assert loss.percent == pytest.approx(percent)
+    assert loss.error == 0.0
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=2, max_size=50))
+def test_the_error_of_a_loss_is_that_of_the_differences_in_pairs(
+    pairs: list[tuple[float, float]],
+) -> None:
+    ours, theirs = np.array(pairs).T
+    loss = loss_of(of_returns(*ours), of_returns(*theirs))
+    assert loss is not None
+    scale = max(abs(float(ours.mean())), 1e-9) / 100.0
+    assert loss.percent * scale == pytest.approx(float((ours - theirs).mean()), abs=1e-6)
+    error = float((ours - theirs).std(ddof=1)) / len(pairs) ** 0.5
+    assert loss.error * scale == pytest.approx(error, abs=1e-6)
+
+
+def test_episodes_that_did_not_begin_alike_are_not_compared() -> None:
+    assert loss_of(of_returns(1.0, 2.0), of_returns(1.0)) is None
+    assert loss_of(Evaluation(500.0, 0.0, 100), Evaluation(490.0, 0.0, 100)) is None
 
 
 def test_results_are_in_the_file_after_each_run_and_are_not_made_again(tmp_path: Path) -> None:
@@ -196,12 +235,47 @@ def test_an_evaluation_is_of_the_policy_alone_and_comes_out_the_same_again(
 ) -> None:
     path = tmp_path / "policy.onnx"
     write_policy(path)
-    found = evaluate(path, "CartPole-v1", episodes=2 * COPIES)
-    assert found.episodes == 2 * COPIES
+    found = evaluate(open_policy(path), "CartPole-v1", episodes=20)
+    assert found.updates is None
+    assert found.episodes == len(found.returns) == 20
     assert found.mean > 100  # random actions get 20
-    assert evaluate(path, "CartPole-v1", episodes=2 * COPIES) == found
-    with pytest.raises(ValueError, match="multiple"):
-        evaluate(path, "CartPole-v1", episodes=COPIES + 1)
+    assert evaluate(open_policy(path), "CartPole-v1", episodes=20) == found
+
+
+def test_an_episode_begins_alike_however_many_are_evaluated(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    write_policy(path)
+    session = open_policy(path)
+    many = evaluate(session, "CartPole-v1", episodes=20)
+    assert evaluate(session, "CartPole-v1", episodes=5).returns == many.returns[:5]
+
+
+@pytest.mark.parametrize("algorithm", ["appo:APPO", "dqn:DQN"])
+def test_a_checkpoint_in_int8_acts_as_the_version_that_was_published_of_it(
+    algorithm: str, tmp_path: Path
+) -> None:
+    training = {"training": f'algorithm = "cloud_learner.algorithms.{algorithm}"'}
+    made = short_run(tmp_path, training=training)
+    session = int8_of_checkpoint(made.config)
+    kept = KeptPolicies(made.state.policies)
+    published = kept.read(kept.versions()[-1])
+    assert published.manifest.precision == "int8"
+    width = session.get_inputs()[1].shape[-1]
+    rows = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    asked = {"observation": rows, "noise": np.zeros((64, width), np.float32)}
+    (ours,) = session.run(["distribution"], asked)
+    (theirs,) = open_session(published.graph, published.tensors).run(["distribution"], asked)
+    # What all actions have in common decides nothing.
+    apart = (ours - ours.mean(-1, keepdims=True)) - (theirs - theirs.mean(-1, keepdims=True))
+    np.testing.assert_allclose(apart, 0.0, atol=0.05)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_round(tmp_path: Path) -> None:
+    made = short_run(tmp_path)
+    for checkpoint in made.state.checkpoints.iterdir():
+        checkpoint.unlink()
+    with pytest.raises(ShoalError, match="no checkpoint"):
+        int8_of_checkpoint(made.config)
 
 
 def test_a_record_survives_its_file() -> None:

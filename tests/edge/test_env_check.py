@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_environments_of_gymnasium_pass(env_id: str) -> None:
         ("Unseeded", "seeding", "differ at the reset: draw from self.np_random"),
         ("Forgetful", "endings", "terminated at exactly step 3: if that is a limit return trunc"),
         ("Hoarder", "exactness", "keeps state beyond its resets"),
-        ("Endless", "endings", "no episode ended in 2048 steps and there is no limit"),
+        ("Endless", "endings", r"no episode ended in \d+ steps and there is no limit"),
     ],
 )
 def test_what_an_agent_can_live_with_is_a_warning_with_advice(
@@ -137,7 +138,7 @@ def test_what_an_agent_can_live_with_is_a_warning_with_advice(
 ) -> None:
     found = look(name, **({"length": 40} if name == "Hoarder" else {}))
     assert found[finding].level is Level.WARN
-    assert said in found[finding].detail
+    assert re.search(said, found[finding].detail)
     assert exit_code(list(found.values())) == 0
 
 

@@ -29,6 +29,7 @@ from wire.fleet_samples import (
     telemetry_sample,
 )
 from wire.rollout_samples import rollout_samples
+from wire.slot_samples import slot_samples
 from wire.update_samples import updates
 
 from shoal import zstd
@@ -56,6 +57,7 @@ from shoal.v1 import (
     parameter_server_pb2,
     policy_pb2,
     rollout_pb2,
+    slot_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -73,6 +75,7 @@ MODULES = (
     parameter_server_pb2,
     policy_pb2,
     rollout_pb2,
+    slot_pb2,
     space_pb2,
     tensor_pb2,
     trajectory_pb2,
@@ -225,6 +228,7 @@ def _messages() -> dict[str, Message]:
         **fleet_event_samples(),
         **rollout_samples(),
         **updates(telemetry),
+        **slot_samples(status, telemetry),
         "Status": status,
         "Hardware": status.hardware,
         "Telemetry": telemetry,

@@ -65,6 +65,21 @@ _CARTPOLE_APPO: Final = Preset(
         },
     }
 )
+# One update a batch, so batches are small.
+_CARTPOLE_IMPALA: Final = Preset(
+    {
+        "training.settings": {
+            "learning_rate": 4e-3,
+            "final_learning_rate": 4e-4,
+            "anneal_updates": 800,
+            "trace_lambda": 0.95,
+            "reward_scale": 0.1,
+        },
+    },
+    chunk_steps=16,
+    ahead=1,
+    pace_timeout_s=5.0,
+)
 _ACROBOT_APPO: Final = Preset(
     {
         "training.network": {"normalize": True},
@@ -178,7 +193,9 @@ _PENDULUM_SAC: Final = Preset(
             "learning_starts": 100,
             "updates_per_transition": 1.0,
         },
-    ),
+    )
+    # Its actions spread little in the end, so that the least rounding is many nats.
+    | {"training.network": {"quantization_aware": True}},
     devices=4,
     envs=1,
     chunk_steps=32,
@@ -209,10 +226,8 @@ _MOUNTAIN_CAR_SAC: Final = Preset(
 )
 _LANDER_SAC: Final = Preset(
     {
-        # Its actions spread little in the end, so that the least rounding is many nats. What counts
-        # off policy is the return, which docs/learning.md has in both precisions.
-        "training": {"publish_interval": 128, "kl_quantization_max": 1.0},
-        "training.network": {"hidden": [128, 128]},
+        "training": {"publish_interval": 128},
+        "training.network": {"hidden": [128, 128], "quantization_aware": True},
         "training.settings": {
             "gradient_steps": 32,
             "learning_rate": 7.3e-4,
@@ -257,6 +272,7 @@ PRESETS: Final[Mapping[tuple[str, str], Preset]] = MappingProxyType(
     {
         ("CartPole-v1", "appo"): _CARTPOLE_APPO,
         ("CartPole-v1", "dqn"): _CARTPOLE_DQN,
+        ("CartPole-v1", "impala"): _CARTPOLE_IMPALA,
         ("Acrobot-v1", "appo"): _ACROBOT_APPO,
         ("Pendulum-v1", "sac"): _PENDULUM_SAC,
         ("MountainCarContinuous-v0", "sac"): _MOUNTAIN_CAR_SAC,

@@ -11,9 +11,12 @@ import typer
 
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.cli import bundle as bundle_command
+from shoalctl.flash.ssh.cli import flash_ssh, roll_back
 from shoalctl.output import Format
 
 flash_app = typer.Typer()
+flash_app.command("ssh")(flash_ssh)
+flash_app.command("rollback")(roll_back)
 
 Output = Annotated[
     Format,
@@ -78,6 +81,12 @@ def image(
     bundle: Annotated[
         Path | None, typer.Option(help="The offline bundle that the device installs.")
     ] = None,
+    fleet: Annotated[
+        Path,
+        typer.Option(
+            envvar="SHOAL_FLEET_DIR", help="Whose key the bundle is signed with: its directory."
+        ),
+    ] = Path("fleet"),
     token: Annotated[
         str | None,
         typer.Option(envvar="SHOAL_ENROLMENT_TOKEN", help="One-time enrolment token."),
@@ -125,6 +134,7 @@ def image(
         wifi_country=wifi_country,
         wifi_hidden=wifi_hidden,
         bundle=bundle,
+        fleet=fleet,
         token=token,
         token_file=token_file,
     )

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.bundle_archive import check_archive
 from shoal.errors import ConfigError
+from shoalctl.flash.bundle.fleet_trust import fleet_public_key
 from shoalctl.flash.seeds.settings import (
     Bundle,
     DeviceSettings,
@@ -34,6 +36,7 @@ class SeedOptions:
     wifi_country: str | None = None
     wifi_hidden: bool = False
     bundle: Path | None = None
+    fleet: Path = Path("fleet")
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
 
@@ -59,7 +62,7 @@ def read_settings(
         user=check_user(options.user),
         ssh_keys=_ssh_keys(options.ssh_keys),
         wifi=_wifi(options, environment, ask),
-        bundle=_bundle(options.bundle),
+        bundle=_bundle(options.bundle, options.fleet),
         token=_token(options),
     )
 
@@ -94,16 +97,19 @@ def _wifi(
     return Wifi.derive(ssid, passphrase, country, hidden=options.wifi_hidden)
 
 
-def _bundle(path: Path | None) -> Bundle | None:
+def _bundle(path: Path | None, fleet: Path) -> Bundle | None:
+    """A bundle that the fleet signed, whole."""
     if path is None:
         return None
     try:
         with path.open("rb") as file:
-            return Bundle(path.resolve(), hashlib.file_digest(file, "sha256").hexdigest())
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ConfigError(
             f"--bundle {path}: {error.strerror}; make one with `shoal flash bundle`"
         ) from error
+    manifest = check_archive(path, fleet_public_key(fleet))
+    return Bundle(path.resolve(), sha256, manifest.arch, manifest.version)
 
 
 def _token(options: SeedOptions) -> str | None:

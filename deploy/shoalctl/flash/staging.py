@@ -25,6 +25,7 @@ from shoalctl.flash.partitions import (
     read_table,
 )
 from shoalctl.flash.seeds import boot_partition
+from shoalctl.flash.seeds.architecture import check_bundle_fits
 from shoalctl.flash.seeds.boot_partition import SeedFile
 from shoalctl.flash.seeds.settings import DeviceSettings
 from shoalctl.flash.seeds.support import BootFiles, SeedFormat, Support, asked_for, support_of
@@ -117,7 +118,8 @@ def stage(
         advance: Called with the number of bytes of the image that were unpacked.
 
     Raises:
-        FlashFailed: The image is damaged, has no partition table, or can't be seeded.
+        FlashFailed: The image is damaged, has no partition table, can't be seeded, or isn't for
+            the processor that the bundle is for.
     """
     chunks = source.chunks()
     first = next(chunks, b"")
@@ -144,6 +146,7 @@ def stage(
         if support.format is None:
             refused = refused or support
             continue
+        check_bundle_fits(settings.bundle, boot)
         seeds = _seeded(path, header, boot, support, settings, instance_id)
         return Staged(source, table, plain.withheld, required, support, partition, path, seeds)
     reason = refused.reason if refused else "it has no FAT partition that settings could lie in"

@@ -1,3 +1,4 @@
+from shoal.v1 import slot_pb2 as _slot_pb2
 from shoal.v1 import space_pb2 as _space_pb2
 from shoal.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
@@ -44,7 +45,7 @@ class Hardware(_message.Message):
     def __init__(self, machine: _Optional[str] = ..., model: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("device_id", "run_id", "state", "sent_unix_ms", "agent_version", "python_version", "onnxruntime_version", "hardware", "env_spec", "envs", "reason")
+    __slots__ = ("device_id", "run_id", "state", "sent_unix_ms", "agent_version", "python_version", "onnxruntime_version", "hardware", "env_spec", "envs", "reason", "slot")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +57,7 @@ class Status(_message.Message):
     ENV_SPEC_FIELD_NUMBER: _ClassVar[int]
     ENVS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     run_id: bytes
     state: DeviceState
@@ -67,7 +69,8 @@ class Status(_message.Message):
     env_spec: _space_pb2.EnvSpec
     envs: int
     reason: str
-    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., state: _Optional[_Union[DeviceState, str]] = ..., sent_unix_ms: _Optional[int] = ..., agent_version: _Optional[str] = ..., python_version: _Optional[str] = ..., onnxruntime_version: _Optional[str] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., env_spec: _Optional[_Union[_space_pb2.EnvSpec, _Mapping]] = ..., envs: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    slot: _slot_pb2.SlotReport
+    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., state: _Optional[_Union[DeviceState, str]] = ..., sent_unix_ms: _Optional[int] = ..., agent_version: _Optional[str] = ..., python_version: _Optional[str] = ..., onnxruntime_version: _Optional[str] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., env_spec: _Optional[_Union[_space_pb2.EnvSpec, _Mapping]] = ..., envs: _Optional[int] = ..., reason: _Optional[str] = ..., slot: _Optional[_Union[_slot_pb2.SlotReport, _Mapping]] = ...) -> None: ...
 
 class RunLedger(_message.Message):
     __slots__ = ("run_id", "produced", "spooled", "dropped", "expired")
@@ -96,7 +99,7 @@ class Appetite(_message.Message):
     def __init__(self, oldest_version: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., sent_seq: _Optional[int] = ..., learner_run_id: _Optional[bytes] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us", "wanted_steps_per_s", "oldest_version", "updates_pushed", "updates_applied", "gradient_chunks_dropped")
+    __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us", "wanted_steps_per_s", "oldest_version", "updates_pushed", "updates_applied", "gradient_chunks_dropped", "slot")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SENT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +130,7 @@ class Telemetry(_message.Message):
     UPDATES_PUSHED_FIELD_NUMBER: _ClassVar[int]
     UPDATES_APPLIED_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_CHUNKS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     run_id: bytes
     sent_unix_ms: int
@@ -157,7 +161,8 @@ class Telemetry(_message.Message):
     updates_pushed: int
     updates_applied: int
     gradient_chunks_dropped: int
-    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., sent_unix_ms: _Optional[int] = ..., uptime_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ..., swaps: _Optional[int] = ..., swap_ms_p99: _Optional[float] = ..., deadline_misses: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., spool_bytes: _Optional[int] = ..., resent_chunks: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[RunLedger, _Mapping]]] = ..., policy_rejections: _Optional[int] = ..., learner_ack_age_s: _Optional[float] = ..., control_hz_achieved: _Optional[float] = ..., active_precision: _Optional[str] = ..., precision_reason: _Optional[str] = ..., int8_us: _Optional[float] = ..., fp32_us: _Optional[float] = ..., wanted_steps_per_s: _Optional[float] = ..., oldest_version: _Optional[int] = ..., updates_pushed: _Optional[int] = ..., updates_applied: _Optional[int] = ..., gradient_chunks_dropped: _Optional[int] = ...) -> None: ...
+    slot: _slot_pb2.SlotReport
+    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., sent_unix_ms: _Optional[int] = ..., uptime_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ..., swaps: _Optional[int] = ..., swap_ms_p99: _Optional[float] = ..., deadline_misses: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., spool_bytes: _Optional[int] = ..., resent_chunks: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[RunLedger, _Mapping]]] = ..., policy_rejections: _Optional[int] = ..., learner_ack_age_s: _Optional[float] = ..., control_hz_achieved: _Optional[float] = ..., active_precision: _Optional[str] = ..., precision_reason: _Optional[str] = ..., int8_us: _Optional[float] = ..., fp32_us: _Optional[float] = ..., wanted_steps_per_s: _Optional[float] = ..., oldest_version: _Optional[int] = ..., updates_pushed: _Optional[int] = ..., updates_applied: _Optional[int] = ..., gradient_chunks_dropped: _Optional[int] = ..., slot: _Optional[_Union[_slot_pb2.SlotReport, _Mapping]] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("device_id", "run_id", "event_seq", "sent_unix_ms", "severity", "name", "fields", "message")

@@ -74,6 +74,19 @@ SETTINGS: Mapping[tuple[str, str], Settings] = {
             "ent_coef": 0.0,
         },
     ),
+    # The zoo has the Lunar Landers of version 2.
+    ("ppo", "LunarLander-v3"): Settings(
+        budget=1_000_000,
+        envs=16,
+        keywords={
+            "n_steps": 1024,
+            "batch_size": 64,
+            "gae_lambda": 0.98,
+            "gamma": 0.999,
+            "n_epochs": 4,
+            "ent_coef": 0.01,
+        },
+    ),
     ("dqn", "CartPole-v1"): Settings(
         budget=50_000,
         keywords={
@@ -105,6 +118,21 @@ SETTINGS: Mapping[tuple[str, str], Settings] = {
             "learning_starts": 0,
             "use_sde": True,
             "policy_kwargs": {"log_std_init": -3.67, "net_arch": [64, 64]},
+        },
+    ),
+    ("sac", "LunarLanderContinuous-v3"): Settings(
+        budget=500_000,
+        keywords={
+            "learning_rate": falling(7.3e-4),
+            "buffer_size": 1_000_000,
+            "batch_size": 256,
+            "ent_coef": "auto",
+            "gamma": 0.99,
+            "tau": 0.01,
+            "train_freq": 1,
+            "gradient_steps": 1,
+            "learning_starts": 10_000,
+            "policy_kwargs": {"net_arch": [400, 300]},
         },
     ),
 }

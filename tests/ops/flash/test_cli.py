@@ -10,11 +10,13 @@ import pty
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from bundles import CONTENTS, PUBLIC, write_bundle
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flash_faults import Event, FaultyIo
 from flash_images import (
     BOOKWORM,
@@ -53,12 +55,20 @@ def flash(*arguments: str | Path) -> int:
     return run(["flash", "image", *(str(argument) for argument in arguments)])
 
 
+def a_bundle(directory: Path, contents: Mapping[str, bytes] = CONTENTS) -> Path:
+    """A bundle of the fleet in `directory/fleet`, which is where it is looked for."""
+    (directory / "fleet").mkdir(exist_ok=True)
+    (directory / "fleet/policy.pub").write_text(f"{PUBLIC.hex()}\n")
+    write_bundle(directory / "wheels.tar", contents)
+    return directory / "wheels.tar"
+
+
 def everything(directory: Path) -> list[str | Path]:
     """The options of a device that is told all there is."""
     (directory / "pass").write_text(f"{PASSPHRASE}\n")
     (directory / "token").write_text(f"{TOKEN}\n")
     (directory / "key.pub").write_text(f"{KEY}\n")
-    (directory / "wheels.tar").write_bytes(os.urandom(300_000))
+    a_bundle(directory, {**CONTENTS, "wheels/noise.whl": os.urandom(300_000)})
     return [
         *("--hostname", "pi-1", "--user", "ops", "--ssh-key", directory / "key.pub"),
         *("--wifi-ssid", "Fisch", "--wifi-country", "DE"),
@@ -219,9 +229,42 @@ def test_an_image_with_another_digest_never_becomes_bootable(
 def test_a_boot_partition_that_is_full_is_refused_before_the_card_is_touched(
     trixie: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "wheels").write_bytes(bytes(4 * MIB))
-    refused(capsys, 1, "partition is full", "--image", trixie, "--to", "card", "--bundle", "wheels")
+    bundle = a_bundle(tmp_path, {"wheels/large.whl": bytes(4 * MIB)})
+    refused(capsys, 1, "partition is full", "--image", trixie, "--to", "card", "--bundle", bundle)
     assert not (tmp_path / "card").exists()
+
+
+def test_a_bundle_that_is_not_the_fleets_or_was_changed_is_refused_before_the_card_is_touched(
+    trixie: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = a_bundle(tmp_path)
+    common = ("--image", trixie, "--to", "card", "--bundle", bundle)
+    for at in (600, 1800, 3000, bundle.read_bytes().rindex(b"acting")):
+        content = bytearray(bundle.read_bytes())
+        content[at] ^= 1
+        bundle.write_bytes(content)
+        assert flash(*common) == 1
+    write_bundle(bundle, key=Ed25519PrivateKey.generate())
+    refused(capsys, 1, "not signed by this fleet", *common)
+    refused(capsys, 2, "--fleet", *common, "--fleet", "elsewhere")
+    bundle.write_bytes(b"PK")
+    refused(capsys, 1, "cut off", *common)
+    assert not (tmp_path / "card").exists()
+
+
+def test_a_bundle_for_another_processor_than_the_images_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = a_bundle(tmp_path)
+    for name, files, words in (
+        ("32.img", {"kernel7.img": "", "kernel8.img": ""}, "64-bit image"),
+        ("pc.img", {"vmlinuz-6.12.0-amd64": ""}, "--arch x86_64"),
+    ):
+        image = make_image(tmp_path / name, {**TRIXIE, **files})
+        refused(capsys, 1, words, "--image", image, "--to", "card", "--bundle", bundle)
+    assert not (tmp_path / "card").exists()
+    image = make_image(tmp_path / "64.img", {**TRIXIE, "kernel8.img": ""})
+    assert flash("--image", image, "--to", "card", "--bundle", bundle) == 0
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.enrollment.address import Endpoint
 from shoal.errors import ConfigError, IdentityError
+from shoal.identity import PUBLIC_KEY_BYTES
 from shoalctl.certificates import fleet_of
 from shoalctl.enrollment.config import load_enrollment
 from shoalctl.key_files import read_policy_key
@@ -66,16 +67,14 @@ class FleetTrust:
         try:
             ca = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
             fleet = fleet_of(ca)
-            public_key = bytes.fromhex((directory / PUBLIC_FILE).read_text("ascii"))
         except OSError as error:
             raise IdentityError(
                 f"{error.filename}: {error.strerror}; give the directory that `shoal fleet init` "
                 "made with --fleet"
             ) from error
         except ValueError as error:
-            raise IdentityError(
-                f"{directory}: {CA_FILE} or {PUBLIC_FILE} is damaged ({error})"
-            ) from error
+            raise IdentityError(f"{directory / CA_FILE}: damaged ({error})") from error
+        public_key = fleet_public_key(directory)
         addresses = enrollment.addresses
         found = {
             name: _endpoint(directory, name, getattr(addresses, name))
@@ -94,6 +93,27 @@ class FleetTrust:
             **found,
             signing_key=_signing_key(directory, public_key, policy_key),
         )
+
+
+def fleet_public_key(directory: Path) -> bytes:
+    """What a fleet's bundles are verified with, 32 bytes.
+
+    Raises:
+        IdentityError: It is not in that directory, or damaged.
+    """
+    path = directory / PUBLIC_FILE
+    try:
+        key = bytes.fromhex(path.read_text("ascii"))
+    except OSError as error:
+        raise IdentityError(
+            f"{path}: {error.strerror}; a bundle's signature is checked with it: give the "
+            "directory that `shoal fleet init` made with --fleet"
+        ) from error
+    except ValueError as error:
+        raise IdentityError(f"{path}: damaged ({error}); restore it from a backup") from error
+    if len(key) != PUBLIC_KEY_BYTES:
+        raise IdentityError(f"{path}: must be {PUBLIC_KEY_BYTES} bytes as hexadecimal")
+    return key
 
 
 def _endpoint(directory: Path, name: str, text: str) -> Endpoint:

@@ -32,11 +32,13 @@ class PipFailed(ShoalError):
 
     Attributes:
         missing: The requirement that it found nothing for; None if that was not the reason.
+        output: The end of what it wrote.
     """
 
-    def __init__(self, message: str, missing: str | None = None) -> None:
+    def __init__(self, message: str, missing: str | None = None, output: str = "") -> None:
         super().__init__(message)
         self.missing = missing
+        self.output = output
 
 
 def run_pip(arguments: Sequence[str | Path], say: Say) -> None:
@@ -89,8 +91,8 @@ def _failure(output: str) -> ShoalError:
         )
     if missing:
         name = missing[1].strip()
-        return PipFailed(f"no wheel of {name}", name)
+        return PipFailed(f"no wheel of {name}", name, output)
     conflict = _CONFLICT.search(output)
     errors = [line for line in output.splitlines() if line.strip().startswith("ERROR")]
     shown = conflict[1] if conflict else "; ".join(errors[-3:]) or output[-500:]
-    return PipFailed(f"pip failed: {' '.join(shown.split())[:600]}")
+    return PipFailed(f"pip failed: {' '.join(shown.split())[:600]}", output=output)

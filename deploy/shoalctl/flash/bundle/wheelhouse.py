@@ -158,6 +158,7 @@ class Wheelhouse:
 
     def _ask(self, question: Question, *, offline: bool) -> list[Wheel]:
         wanted = list(question.requirements)
+        closure(question.roots, question.given, question.target)  # what can be said before asking
         for _ in range(_ROUNDS):
             with self.scratch() as scratch:
                 found = self._download(question, wanted, scratch, offline=offline)
@@ -197,6 +198,12 @@ class Wheelhouse:
                 self._say,
             )
         except PipFailed as error:
+            heavy = next((name for name in sorted(NEVER) if f"{name}<0" in error.output), None)
+            if heavy is not None:
+                raise ConfigError(
+                    f"something that was asked for needs {heavy}, which an agent does without: "
+                    "look with `pip install --dry-run`, and do without it on devices"
+                ) from error
             if error.missing is None:
                 raise
             where = f"in {self._directory}" if offline else "at the package index"

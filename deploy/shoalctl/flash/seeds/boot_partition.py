@@ -16,6 +16,7 @@ from shoalctl.flash.seeds.settings import DeviceSettings
 from shoalctl.flash.seeds.support import CIDATA, BootFiles, Family, SeedFormat, Support
 
 _COMMAND_LINE, _ISSUE = "cmdline.txt", "issue.txt"
+_LOADERS = ("efi", "boot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,13 @@ def look(volume: FatVolume, header: FatHeader) -> BootFiles:
     def text(name: str) -> str:
         return volume.read(name).decode("utf-8", "replace") if name in names else ""
 
-    return BootFiles(header.label, names, text(_ISSUE), text(_COMMAND_LINE))
+    directory, loaders = "", names
+    for part in _LOADERS:
+        directory = f"{directory}/{part}".lstrip("/")
+        loaders = frozenset(
+            name.lower() for name in (volume.names(directory) if part in loaders else ())
+        )
+    return BootFiles(header.label, names, text(_ISSUE), text(_COMMAND_LINE), loaders)
 
 
 def seed(

@@ -31,15 +31,19 @@ _KEY_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The offline bundle that a device installs itself from; its inside is not looked at.
+    """The offline bundle that a device installs itself from; its signature was checked.
 
     Attributes:
         path: The file.
         sha256: Its digest, in hexadecimal, which the device checks.
+        arch: Which processor it is for, as `uname -m` says it.
+        version: Its version.
     """
 
     path: Path
     sha256: str
+    arch: str = "aarch64"
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

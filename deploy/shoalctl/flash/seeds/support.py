@@ -40,12 +40,14 @@ class BootFiles:
         names: The files and directories of its root, in lower case.
         issue: The content of `issue.txt`, which Raspberry Pi OS carries.
         cmdline: The content of `cmdline.txt`, the command line of a Raspberry Pi's kernel.
+        loaders: The files of `EFI/BOOT`, in lower case.
     """
 
     label: str
     names: frozenset[str]
     issue: str = ""
     cmdline: str = ""
+    loaders: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
