@@ -22,9 +22,9 @@ from device.shell import SshKey
 
 NAME = "pi-7"
 HOST = "127.0.0.1"
-WAIT_S = 600.0
+WAIT_S = 1200.0
 
-pytestmark = [pytest.mark.device, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.device, pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True, slots=True)
