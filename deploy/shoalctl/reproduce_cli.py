@@ -136,6 +136,8 @@ class _Policies:
         Raises:
             PolicyLogError: It is damaged.
         """
+        if version > max(self._there, default=0):  # published since this began
+            self._there = frozenset(self._kept.versions())
         if version not in self._there:
             return None
         if (version, digest) not in self._loaded:  # chunks come in order of versions

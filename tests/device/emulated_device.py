@@ -74,7 +74,10 @@ def emulated_device(pristine: Path, directory: Path, key: SshKey) -> Iterator[Em
         namespaces = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
         with log.open("w") as said:
             inside = subprocess.Popen(
-                ["unshare", *namespaces, "sh", "-c", _ENTER, "sh", root, EMULATED_CPU, str(port)],
+                [
+                    *("setpriv", "--pdeathsig", "KILL", "unshare", *namespaces),
+                    *("sh", "-c", _ENTER, "sh", root, EMULATED_CPU, str(port)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

@@ -23,9 +23,9 @@ from device.virtual_machine import HOST_FROM_INSIDE, VirtualMachine, virtual_mac
 from flash_images import boot_text
 
 NAME, USER = "pi-card", "ops"
-ACTING_S = 1200.0
+ACTING_S = 2400.0
 
-pytestmark = [pytest.mark.device, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.device, pytest.mark.timeout(3600)]
 
 
 @dataclass(frozen=True, slots=True)

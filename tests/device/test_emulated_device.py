@@ -6,6 +6,7 @@ One story, told in order: each test goes on where the one before left the device
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,9 @@ from device.shell import SshKey
 
 NAME = "pi-7"
 HOST = "127.0.0.1"
-WAIT_S = 600.0
+WAIT_S = 1200.0
 
-pytestmark = [pytest.mark.device, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.device, pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def test_an_update_that_fails_where_it_acts_rolls_back_by_itself_and_says_why(st
     (result,) = answer.items
     assert result["outcome"] == "rolled_back", answer
     assert "died" in result["reason"] or "code" in result["reason"], answer
-    assert FAULT in story.device.run("cat /var/log/shoal.log")
+    assert int(story.device.run(f"grep -cF {shlex.quote(FAULT)} /var/log/shoal.log")) > 0
     slots = story.slots()
     running = slots["slots"][slots["current"]]
     assert running["release"]["bundle_version"] == GOOD

@@ -69,10 +69,14 @@ def virtual_machine(card: Card, disk: Path, console: Path) -> Iterator[VirtualMa
     with console.with_suffix(".qemu").open("w") as said:
         process = subprocess.Popen(
             [
+                *("setpriv", "--pdeathsig", "KILL"),
                 *("qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi"),
                 *("-cpu", "Haswell-noTSX", "-smp", "2", "-m", str(_MEMORY_MB), "-no-reboot"),
                 *("-kernel", str(card.kernel), "-initrd", str(card.initrd)),
-                *("-append", f"root={ROOT_PARTITION} rw console=ttyS0"),
+                *(
+                    "-append",
+                    f"root={ROOT_PARTITION} rw console=ttyS0 mitigations=off tsc=unstable",
+                ),
                 *("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"),
                 *("-netdev", network, "-device", "virtio-net-pci,netdev=net"),
                 *("-device", "virtio-rng-pci", "-display", "none", "-monitor", "none"),

@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, short_run
 
+from cloud_learner.downlink.kept_policies import KeptPolicy
+from cloud_learner.training.checkpoint import newest_checkpoint
+from shoal.errors import PolicyLogError
 from shoal.trajectory import Chunk, decode_chunk, encode_chunk
 from shoalctl.cli import run
+from shoalctl.reproduce_cli import _Policies
 
 LSTM = {"training.network": 'kind = "lstm"\nhidden = [16]\nmemory = 8'}
 SAC = {
@@ -25,6 +29,31 @@ DQN = {"training": 'algorithm = "cloud_learner.algorithms.dqn:DQN"'}
 
 def reproduce(made: ShortRun, *more: str) -> int:
     return run(["reproduce", "--state", str(made.state.directory), "--device", "pi-1", *more])
+
+
+class GrowingLog:
+    """A policy log whose learner publishes on."""
+
+    def __init__(self) -> None:
+        self.newest = 1
+
+    def versions(self) -> list[int]:
+        return list(range(1, self.newest + 1))
+
+    def read(self, version: int) -> KeptPolicy:
+        raise PolicyLogError(f"v{version} was looked up")
+
+
+def test_a_version_that_is_published_while_it_reads_is_looked_up_too(tmp_path: Path) -> None:
+    made = short_run(tmp_path)
+    checkpoint = newest_checkpoint(made.state.checkpoints)
+    assert checkpoint is not None
+    log = GrowingLog()
+    policies = _Policies(log, checkpoint.spec)  # type: ignore[arg-type] # a fake
+    assert policies.get(2, b"") is None
+    log.newest = 2
+    with pytest.raises(PolicyLogError, match="v2 was looked up"):
+        policies.get(2, b"")
 
 
 def forge(made: ShortRun, seq: int, change: Callable[[Chunk], Chunk]) -> None:
