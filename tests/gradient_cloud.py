@@ -31,7 +31,7 @@ from shoal.moments import Moments
 from shoal.v1 import device_pb2, trajectory_pb2
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2 as pb
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 SPEC = cartpole_spec()
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))

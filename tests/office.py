@@ -23,8 +23,8 @@ from shoalctl.enrollment.config import EnrollmentConfig, load_enrollment
 from shoalctl.enrollment.service import EnrollmentService
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.enrollment.tokens import TokenRecord, new_token
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki
 
 HOST = "127.0.0.1"
 

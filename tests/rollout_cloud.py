@@ -31,7 +31,7 @@ from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET = "reef"
 DEADLINE_S = 60.0

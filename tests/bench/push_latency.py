@@ -24,7 +24,7 @@ from cloud_learner.quantization.quantize import Quantizer
 from shoal.identity import Identity
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 CHILD = Path(__file__).with_name("push_devices.py")
 FLEET = "bench"

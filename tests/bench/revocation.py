@@ -25,10 +25,10 @@ from cloud_learner.grpc_server import Context, GrpcServer
 from cloud_learner.revocations import Revocations
 from shoal.config import load_config
 from shoal.identity import Identity
-from shoalctl.broker import BrokerConfig
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki, Role
-from shoalctl.registry import DeviceRegistry
+from shoalctl.broker.broker import BrokerConfig
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki, Role
+from shoalctl.pki.registry import DeviceRegistry
 
 SHOAL = (sys.executable, "-m", "shoalctl.cli")
 

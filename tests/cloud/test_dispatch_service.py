@@ -26,7 +26,7 @@ from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import dispatcher_pb2 as pb
 from shoal.v1.dispatcher_pb2_grpc import DispatcherStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET = "reef"
 RUN = bytes(range(16))

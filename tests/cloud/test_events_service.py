@@ -21,7 +21,7 @@ from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import events_pb2 as pb
 from shoal.v1.events_pb2_grpc import EventsStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 60.0
 

@@ -23,7 +23,7 @@ from shoal.policy import Golden
 from shoal.tensors import Array
 from shoal.v1 import device_pb2, fleet_pb2, fleet_pb2_grpc, parameter_server_pb2_grpc
 from shoal.v1 import parameter_server_pb2 as server_pb2
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 60.0
 NOW_S = 1_700_000_000.0

@@ -39,7 +39,7 @@ from shoal.policy import (
     decode_bundle,
     sha256,
 )
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from shoal.policy import (
 )
 from shoal.policy_delta import Base, Content, decode_policy_delta
 from shoal.v1 import parameter_server_pb2 as pb
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

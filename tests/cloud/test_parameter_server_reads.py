@@ -23,7 +23,7 @@ from shoal.identity import Identity
 from shoal.policy import (
     sha256,
 )
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from shoal.policy import MAX_BUNDLE_BYTES, Assembler, PayloadPart, sha256
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 RUN_ID, DIGEST = bytes(16), bytes(32)
 

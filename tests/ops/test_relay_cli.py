@@ -22,7 +22,7 @@ from cloud_learner.downlink.signing import load_signing_key
 from cloud_learner.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 HOST = "127.0.0.1"
 

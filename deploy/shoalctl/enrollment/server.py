@@ -19,7 +19,7 @@ from shoalctl.enrollment.service import EnrollmentService
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.events.enrollment_outbox import EnrollmentOutbox
 from shoalctl.events.post import KEEPALIVE_S, EventPost
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 
 async def run_enrollment(

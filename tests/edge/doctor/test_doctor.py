@@ -30,7 +30,7 @@ from edge_agent.slots.state import Content, Name, Release, Slot, State, Trial
 from edge_agent.spool.spool import Spool
 from shoal.identity import Identity
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 NETWORK = (
     *("broker_dns", "broker_tls", "broker"),
