@@ -21,7 +21,7 @@ from cloud_learner.core import Core, open_core
 from cloud_learner.gradients.making import max_request_bytes
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.source import GradientSource
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from cloud_learner.state_dir import StateDir
 from cloud_learner.uplink.arrivals import Birth
 from shoal.gradients import CODECS, Encoder, Weights, decode_weights

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.enrollment.address import Endpoint, Membership
 from edge_agent.enrollment.enrollment import Seed, enroll
 from shoal.identity import Identity

@@ -21,8 +21,8 @@ import grpc
 import grpc.aio
 from brokers import HOST, WAIT_S, Client, Nats, Process, free_port
 
-from cloud_learner.grpc_server import Context, GrpcServer
-from cloud_learner.revocations import Revocations
+from cloud_learner.serving.grpc_server import Context, GrpcServer
+from cloud_learner.serving.revocations import Revocations
 from shoal.config import load_config
 from shoal.identity import Identity
 from shoalctl.broker.broker import BrokerConfig

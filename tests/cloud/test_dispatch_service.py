@@ -17,7 +17,7 @@ from cloud_learner.dispatch.config import TaskConfig, specs_of
 from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Limits, TaskQueue
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.config import ServerConfig
 from edge_agent.dispatch.dispatch import Dispatch, Left, Task
 from edge_agent.events import Events

@@ -16,7 +16,7 @@ from sim import on_loop
 
 from cloud_learner.fleet.event_log import EventLog
 from cloud_learner.fleet.events_service import MAX_WATCHES, EventsService
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import events_pb2 as pb

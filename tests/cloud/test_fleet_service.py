@@ -17,7 +17,7 @@ from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from cloud_learner.fleet.service import MAX_TRAINING_WATCHES, FleetService
-from cloud_learner.grpc_server import GrpcServer, Service
+from cloud_learner.serving.grpc_server import GrpcServer, Service
 from shoal.identity import Identity
 from shoal.policy import Golden
 from shoal.tensors import Array

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cloud_learner.grpc_server import (
+from cloud_learner.serving.grpc_server import (
     MAX_REQUEST_BYTES,
     Context,
     GrpcServer,

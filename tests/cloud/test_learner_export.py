@@ -20,8 +20,8 @@ from cloud_learner.config import NetworkConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.signing import load_signing_key
-from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.journal.export import DATASET
+from cloud_learner.serving.grpc_server import GrpcServer
 from cloud_learner.training.checkpoint import CheckpointStore, newest_checkpoint
 from shoal.identity import Identity
 from shoalctl.cli import run

@@ -21,7 +21,7 @@ from cloud_learner.downlink.parameter_server import (
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoal.policy import (
     PART_BYTES,

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.enrollment.address import Endpoint
 from edge_agent.uplink.connection import Address
 from shoal.identity import Identity
