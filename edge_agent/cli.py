@@ -216,6 +216,30 @@ def doctor_command(
     raise typer.Exit(exit_code(findings))
 
 
+@agent_app.command("diag")
+def diag_command(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The archive to write, .tar.gz.")],
+    config: ConfigOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Leave the network out.")] = False,
+    prefix: PrefixOption = Path("/opt/shoal"),
+    settings: SetOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Collect what helps to find a fault, without secrets, in one archive that you alone may read.
+
+    What the doctor finds, the configuration without its texts, versions, slots, the numbers and
+    digests of policies, the state of the spool, and the last lines of the agent's log. No key, no
+    token, no environment variable; what they hold is removed wherever it turns up.
+    """
+    from edge_agent.doctor.diag import run_diag
+    from edge_agent.doctor.doctor import Examination
+
+    loaded = load_config(AgentConfig, config, overrides=set_flags(settings))
+    how = Examination(offline=offline, prefix=prefix)
+    run_diag(loaded, how, out, as_json=output is Output.JSON)
+
+
 @agent_app.command("enroll")
 def enroll_command(
     *,

@@ -71,6 +71,9 @@ class Devices:
     def statuses(self) -> dict[str, device_pb2.Status]:
         return dict(self.born)
 
+    def status_of(self, device_id: str) -> device_pb2.Status | None:
+        return self.born.get(device_id)
+
     def record(
         self,
         device_id: str,

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,18 @@ needs_sshd = pytest.mark.skipif(
     reason="!!! sshd is not installed: tests of flashing over SSH are SKIPPED "
     "(apt-get install openssh-server)",
 )
+
+
+def system_python() -> str:
+    """The minor version of the system's own Python, `3.11`: what devices in tests have."""
+    found = shutil.which("python3", path=SYSTEM_PATH)
+    if found is None:
+        pytest.skip("the system has no python3 of its own")
+    script = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run(
+        [found, "-I", "-c", script], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
 
 _CONFIG = """
 HostKey {key}
@@ -152,22 +164,69 @@ def fake_bundle(
     }
     if pip:
         contents = {**contents, "wheels/pip-26.0-py3-none-any.whl": b"pip"}
-    given = {"arch": os.uname().machine, "python": f"3.{sys.version_info.minor}"}
+    given = {"arch": os.uname().machine, "python": system_python()}
     manifest = manifest_of(contents, **(given | values))
     with path.open("wb") as out:
         pack(out, manifest, sign(manifest, KEY), contents)
     return path
 
 
+OVERLAYS = ("etc", "opt", "run", "usr/local", "var/lib")
+_NAMESPACE = """
+set -e
+mount -t tmpfs tmpfs "$1"
+for directory in {overlays}; do
+  mkdir -p "$1/$directory/upper" "$1/$directory/work"
+  mount -t overlay overlay "/$directory" \
+    -o "lowerdir=/$directory,upperdir=$1/$directory/upper,workdir=$1/$directory/work"
+done
+mkdir -p /run/sshd /run/systemd/system
+echo ready
+exec cat
+"""
+
+
 @contextmanager
-def ssh_host(root: Path, *, environment: Mapping[str, str] | None = None) -> Iterator[SshHost]:
-    """Starts a device's sshd; ends with every process it started."""
+def own_system(root: Path) -> Iterator[list[str]]:
+    """What a command starts with to run in a system of its own, whose changes nobody else sees.
+
+    Its /etc, /opt, /run, /usr/local and /var/lib are this machine's, until it writes to them.
+    """
+    mounts = root / "system"
+    mounts.mkdir(parents=True)
+    script = _NAMESPACE.format(overlays=" ".join(OVERLAYS))
+    enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+    with subprocess.Popen(
+        [*enter, str(mounts)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        if holder.stdout.readline() != b"ready\n":
+            assert holder.stderr is not None
+            pytest.skip(f"no system of its own here, it takes root: {holder.stderr.read()!r}")
+        yield ["nsenter", "--target", str(holder.pid), "--mount"]
+        holder.communicate()
+
+
+@contextmanager
+def ssh_host(
+    root: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    inside: Sequence[str] = (),
+) -> Iterator[SshHost]:
+    """Starts a device's sshd; ends with every process it started.
+
+    Args:
+        root: Where its home and its keys are.
+        environment: Variables of its sessions.
+        inside: What its sshd is started by, from `own_system`.
+    """
     if SSHD is None:
         pytest.skip("sshd is not installed")
     root.mkdir(parents=True, exist_ok=True)
     for name in ("bin", "home"):
         (root / name).mkdir()
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and not inside:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     host_key = asyncssh.generate_private_key("ssh-ed25519")
     client_key = asyncssh.generate_private_key("ssh-ed25519")
@@ -182,7 +241,7 @@ def ssh_host(root: Path, *, environment: Mapping[str, str] | None = None) -> Ite
     known_hosts.write_text(f"[{HOST}]:{port} {public[0]} {public[1]}\n")
     variables = {
         "HOME": str(root / "home"),
-        "PATH": f"{root / 'bin'}:{Path(sys.executable).parent}:{SYSTEM_PATH}",
+        "PATH": f"{root / 'bin'}:{SYSTEM_PATH}",
         **(environment or {}),
     }
     (root / "sshd_config").write_text(
@@ -194,7 +253,7 @@ def ssh_host(root: Path, *, environment: Mapping[str, str] | None = None) -> Ite
         )
     )
     host = SshHost(root, port, root / "client_key", known_hosts)
-    relay = _Relay(listener, host)
+    relay = _Relay(listener, host, inside)
     try:
         yield host
     finally:
@@ -204,8 +263,9 @@ def ssh_host(root: Path, *, environment: Mapping[str, str] | None = None) -> Ite
 class _Relay:
     """Accepts connections and hands each to an sshd of its own."""
 
-    def __init__(self, listener: socket.socket, host: SshHost) -> None:
+    def __init__(self, listener: socket.socket, host: SshHost, inside: Sequence[str]) -> None:
         self._listener = listener
+        self._inside = inside
         self._host = host
         self._sshds: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
@@ -235,7 +295,14 @@ class _Relay:
             inner, theirs = socket.socketpair()
             with theirs, (self._host.root / "sshd.log").open("ab") as log:
                 sshd = subprocess.Popen(
-                    [str(SSHD), "-i", "-e", "-f", str(self._host.root / "sshd_config")],
+                    [
+                        *self._inside,
+                        str(SSHD),
+                        "-i",
+                        "-e",
+                        "-f",
+                        str(self._host.root / "sshd_config"),
+                    ],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=log,

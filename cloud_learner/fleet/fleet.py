@@ -269,6 +269,11 @@ class Fleet:
             if device_id not in self._misfits and record.status is not None
         }
 
+    def status_of(self, device_id: str) -> pb.Status | None:
+        """The last birth or death of one device; None: it was never heard of."""
+        record = self._devices.get(device_id)
+        return None if record is None else record.status
+
     def is_gone(self, device_id: str, run_id: bytes) -> bool:
         """Whether a run of a device is known to have ended, or fell silent."""
         record = self._devices.get(device_id)

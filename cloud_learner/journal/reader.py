@@ -18,8 +18,8 @@ from shoal.trajectory import Chunk, decode_chunk
 # Pages, so that no read holds the journal's write-ahead log for long.
 _PAGE_ROWS = 64
 _RUNS = """
-SELECT device, run, count(body), min(position) FROM chunks
-GROUP BY device, run HAVING count(body) > 0 ORDER BY min(position)
+SELECT device, run, count(*), min(seq) FROM chunks
+WHERE body IS NOT NULL GROUP BY device, run ORDER BY min(position)
 """
 _CHUNKS = """
 SELECT seq, body FROM chunks
@@ -34,10 +34,12 @@ class JournaledRun:
     Attributes:
         key: Which run.
         chunks: How many are there with their bodies.
+        first_seq: The first of them: over 0 where those before are gone, or never came.
     """
 
     key: RunKey
     chunks: int
+    first_seq: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +105,9 @@ class JournalReader:
                 rows = cursor.fetchall()
         except sqlite3.Error as error:
             raise self._failure(error) from error
-        return [JournaledRun(RunKey(device, run), chunks) for device, run, chunks, _ in rows]
+        return [
+            JournaledRun(RunKey(device, run), chunks, first) for device, run, chunks, first in rows
+        ]
 
     def chunks(self, run: RunKey, *, first_seq: int = 0) -> Iterator[JournaledChunk]:
         """The chunks of a run from `first_seq` on, in order; those that are gone are skipped.

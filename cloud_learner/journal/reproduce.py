@@ -87,6 +87,7 @@ class Report:
         decisions: Compared, T x N of each chunk.
         differing: Decisions that differ.
         without_policy: Chunks whose policy version is not kept any more: not compared.
+        versions_gone: The lowest and the highest of those versions.
         first: The first difference.
     """
 
@@ -94,7 +95,14 @@ class Report:
     decisions: int = 0
     differing: int = 0
     without_policy: int = 0
+    versions_gone: tuple[int, int] | None = None
     first: Difference | None = None
+
+    def note_gone(self, version: int) -> None:
+        """Counts a chunk whose policy is not kept."""
+        low, high = self.versions_gone or (version, version)
+        self.versions_gone = (min(low, version), max(high, version))
+        self.without_policy += 1
 
     def note(self, difference: Difference) -> None:
         """Keeps it if it is the first."""
@@ -141,7 +149,7 @@ class Reproduction:
         report, chunk = self.report, item.chunk
         policy = self._policy_of(chunk.policy_version, chunk.policy_digest)
         if policy is None:
-            report.without_policy += 1
+            report.note_gone(chunk.policy_version)
             return
         report.chunks += 1
         chosen = np.ones(chunk.rewards.shape, np.bool_) if only is None else only

@@ -131,6 +131,8 @@ def prepare(connection: sqlite3.Connection, where: str) -> None:
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES:d}")  # an old file keeps its own
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    # Some systems' SQLite overwrites what is deleted: all that is pruned would be written again.
+    connection.execute("PRAGMA secure_delete = FAST")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     steps = {0: TABLES, 1: FROM_VERSION_1}.get(version)
     if steps is not None:

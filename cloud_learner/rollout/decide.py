@@ -35,7 +35,7 @@ class Outcome:
     """What a device said of what is rolled out.
 
     Attributes:
-        progress: `STARTED`, `SUCCEEDED` or `FAILED`.
+        progress: `STARTED`, `SUCCEEDED` or `FAILED`; `LEFT` of what was aborted.
         reason: Of it, for people.
         episodes: Acted on it in its present run.
         run_id: Of the process that said so.
@@ -105,7 +105,7 @@ class _Deciding:
 
     def _judge(self, member: Member, report: Report) -> Settle | None:
         said = report.outcome
-        if said is not None and said.progress in _SAID and not _is_late(member, said):
+        if said is not None and self._counts(member, said):
             return self._heard(member, said)
         if self._rollout.state is not State.ACTIVE or member.progress.settled:
             return None
@@ -119,6 +119,14 @@ class _Deciding:
             acted = f"acted {member.episodes} of {self._rollout.plan.episodes} episodes {within}"
             return Settle(member.device_id, Progress.TIMED_OUT, acted)
         return Settle(member.device_id, Progress.FAILED, f"died on it: silent since, {within}")
+
+    def _counts(self, member: Member, said: Outcome) -> bool:
+        """Whether what is said tells more than what is known: a failure or a success stays."""
+        if said.progress is Progress.LEFT or member.progress is Progress.LEFT:
+            return said.progress is Progress.LEFT and self._rollout.state is State.ABORTED
+        if member.progress is Progress.SUCCEEDED:
+            return said.progress is Progress.FAILED
+        return said.progress in _SAID and member.progress is not Progress.FAILED
 
     def _heard(self, member: Member, said: Outcome) -> Settle | None:
         again = bool(member.run_id and said.run_id and said.run_id != member.run_id)
@@ -178,10 +186,3 @@ class _Deciding:
         if rollout.wave + 1 < len(rollout.plan.waves):
             return OpenWave(told)
         return Enter(State.PROMOTED, told)
-
-
-def _is_late(member: Member, said: Outcome) -> bool:
-    """Whether what is said tells less than what is known: a failure or a success stays."""
-    if member.progress in (Progress.SUCCEEDED, Progress.FAILED):
-        return said.progress is not Progress.FAILED or member.progress is Progress.FAILED
-    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cloud_learner.rollout.bundles import BundleStore, StoredBundle
@@ -15,8 +15,8 @@ from shoal.v1 import rollout_pb2 as pb
 class Statuses(Protocol):
     """Who knows devices; `cloud_learner.fleet.fleet.Fleet` does."""
 
-    def statuses(self) -> Mapping[str, device_pb2.Status]:
-        """The last birth or death of each."""
+    def status_of(self, device_id: str) -> device_pb2.Status | None:
+        """The last birth or death of one."""
 
 
 class Directives:
@@ -59,25 +59,24 @@ class Directives:
 
     def bundle_of(self, rollout: Rollout, device_id: str) -> StoredBundle | None:
         """The bundle that a rollout of an agent has for a device."""
-        status = self._devices.statuses().get(device_id)
+        status = self._devices.status_of(device_id)
         return None if status is None else self._bundles.for_device(rollout.plan.version, status)
 
     def _agent(self, device_id: str, rollouts: Sequence[Rollout]) -> pb.AgentDirective | None:
+        """Of the newest that the device was asked in; one that is through asks no further."""
         for rollout in rollouts:
-            if rollout.plan.kind is not Kind.AGENT:
-                continue
             member = rollout.members.get(device_id)
-            if member is not None and member.progress is Progress.FAILED:
-                return None  # it went back by itself, and is to stay there
-            joined_later = rollout.state is State.PROMOTED and rollout.plan.is_for(device_id)
-            bundle = self.bundle_of(rollout, device_id)
-            if bundle is None or (member is None and not joined_later):
+            if rollout.plan.kind is not Kind.AGENT or member is None:
                 continue
-            back = rollout.state is State.ABORTED
+            through = rollout.state is State.PROMOTED and member.progress is Progress.SUCCEEDED
+            gone = member.progress in (Progress.FAILED, Progress.LEFT)
+            bundle = self.bundle_of(rollout, device_id)
+            if through or gone or bundle is None:
+                return None  # it has it, or went back and is to stay there
             why = f"rollout {rollout.rollout_id}"
+            back = rollout.state is State.ABORTED
             why += f" was aborted: {rollout.reason}" if back else ""
-            if member is not None and not back:
-                why += f", wave {member.wave + 1} of {len(rollout.plan.waves)}"
+            why += "" if back else f", wave {member.wave + 1} of {len(rollout.plan.waves)}"
             return pb.AgentDirective(
                 rollout_id=rollout.rollout_id,
                 bundle=bundle_pb(bundle),

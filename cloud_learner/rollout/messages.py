@@ -19,6 +19,7 @@ PROGRESS: Final = {
     pb.ROLLOUT_PROGRESS_SUCCEEDED: Progress.SUCCEEDED,
     pb.ROLLOUT_PROGRESS_FAILED: Progress.FAILED,
     pb.ROLLOUT_PROGRESS_TIMED_OUT: Progress.TIMED_OUT,
+    pb.ROLLOUT_PROGRESS_LEFT: Progress.LEFT,
 }
 COMMANDS: Final = {
     pb.ROLLOUT_COMMAND_PAUSE: State.PAUSED,
@@ -111,4 +112,8 @@ def rollout_pb(rollout: Rollout, *, devices: int, members: bool = True) -> pb.Ro
         ran_s=rollout.ran_s,
         created_unix_ms=rollout.created_unix_ms,
         devices=devices,
+        asked=len(rollout.members),
+        succeeded=rollout.count(Progress.SUCCEEDED),
+        failed=rollout.count(Progress.FAILED),
+        timed_out=rollout.count(Progress.TIMED_OUT),
     )

@@ -37,11 +37,12 @@ class Progress(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
+    LEFT = "left"
 
     @property
     def settled(self) -> bool:
         """Whether its wave waits no longer for it."""
-        return self in (Progress.SUCCEEDED, Progress.FAILED, Progress.TIMED_OUT)
+        return self not in (Progress.OFFERED, Progress.STARTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ class Devices(Protocol):
     def statuses(self) -> Mapping[str, device_pb2.Status]:
         """The last birth or death of each that acts in what this fleet trains for."""
 
+    def status_of(self, device_id: str) -> device_pb2.Status | None:
+        """The last birth or death of one."""
+
     def record(
         self,
         device_id: str,

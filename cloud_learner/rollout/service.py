@@ -30,7 +30,9 @@ from shoal.v1 import rollout_pb2_grpc as rpc
 
 MAX_REASON: Final = 300
 MAX_OPERATOR_WATCHES: Final = 64
-_SAID: Final = (Progress.STARTED, Progress.SUCCEEDED, Progress.FAILED)
+MAX_WATCHES_PER_DEVICE: Final = 16
+"""A device needs one; a reconnecting one may leave dead ones behind until they time out."""
+_SAID: Final = (Progress.STARTED, Progress.SUCCEEDED, Progress.FAILED, Progress.LEFT)
 
 
 class RolloutService(rpc.RolloutsServicer):
@@ -64,6 +66,7 @@ class RolloutService(rpc.RolloutsServicer):
         self._counters: Counter[str] = Counter() if counters is None else counters
         self._stopping = asyncio.Event()
         self._watches = 0
+        self._device_watches: Counter[str] = Counter()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers the calls."""
@@ -95,7 +98,8 @@ class RolloutService(rpc.RolloutsServicer):
     ) -> pb.ListRolloutsResponse:
         """Every one."""
         await self._require_operator(request.fleet, context)
-        return pb.ListRolloutsResponse(rollouts=[self._pb(each) for each in self._rollouts.all])
+        rollouts = [self._pb(each, members=False) for each in self._rollouts.all]
+        return pb.ListRolloutsResponse(rollouts=rollouts)
 
     async def WatchRollout(  # noqa: N802 - the name in the proto
         self, request: pb.WatchRolloutRequest, context: Context
@@ -111,7 +115,9 @@ class RolloutService(rpc.RolloutsServicer):
         found = self._rollouts.find(request.rollout_id)
         if found is None:
             which = f"rollout {request.rollout_id}" if request.rollout_id else "rollout"
-            await refuse(context, grpc.StatusCode.NOT_FOUND, f"there is no {which} here")
+            await refuse(
+                context, grpc.StatusCode.NOT_FOUND, f"there is no {which}: see `shoal rollout ls`"
+            )
         self._watches += 1
         try:
             sent: Rollout | None = None
@@ -170,6 +176,7 @@ class RolloutService(rpc.RolloutsServicer):
                     await asyncio.to_thread(incoming.write, each.part.data)
                 return bundle_pb(await asyncio.to_thread(self._bundles.keep, incoming))
         except (ConfigError, BundleRefused) as error:
+            self._counters["bundles_refused"] += isinstance(error, BundleRefused)
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except RolloutError as error:
             await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
@@ -202,14 +209,26 @@ class RolloutService(rpc.RolloutsServicer):
     ) -> AsyncIterator[pb.Directive]:
         """What the device is to run, and again when that changed."""
         device_id = await self._require_device(request.device_id, request.fleet, context)
-        sent: pb.Directive | None = None
-        while not self._stopping.is_set():
-            revision = self._rollouts.revision
-            directive = self._rollouts.directives.of(device_id, digest_of=self._digest_of)
-            if directive != sent:
-                yield directive
-                sent = directive
-            await self._until_news(revision)
+        if self._device_watches[device_id] >= MAX_WATCHES_PER_DEVICE:
+            await refuse(
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{device_id} has {MAX_WATCHES_PER_DEVICE} watches open: close them, or wait until "
+                "their connections time out",
+            )
+        self._device_watches[device_id] += 1
+        try:
+            sent: pb.Directive | None = None
+            while not self._stopping.is_set():
+                revision = self._rollouts.revision
+                directive = self._rollouts.directives.of(device_id, digest_of=self._digest_of)
+                if directive != sent:
+                    yield directive
+                    sent = directive
+                await self._until_news(revision)
+        finally:
+            self._device_watches[device_id] -= 1
+            self._device_watches += Counter()  # forgets those at 0
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is stopping: come back")
 
     async def ReportOutcome(  # noqa: N802 - the name in the proto
@@ -308,8 +327,11 @@ class RolloutService(rpc.RolloutsServicer):
         found = (info.manifest for info in self._log.list() if info.manifest.version == version)
         return next((manifest.digest for manifest in found), b"")
 
-    def _pb(self, rollout: Rollout) -> pb.Rollout:
-        return rollout_pb(rollout, devices=len(self._rollouts.devices_of(rollout.plan)))
+    def _pb(self, rollout: Rollout, *, members: bool = True) -> pb.Rollout:
+        devices = len(rollout.members)
+        if not rollout.state.ended:
+            devices = len({*self._rollouts.devices_of(rollout.plan), *rollout.members})
+        return rollout_pb(rollout, devices=devices, members=members)
 
 
 def _only_operators(name: str) -> str:

@@ -48,7 +48,7 @@ def tell(teller: Teller, rollout: Rollout, action: Action) -> None:
                     message += f", {plan.reason}"
                 teller.record(device_id, "rollout_offered", message, severity=info, **fields)
         case Settle(device_id, progress, reason):
-            good = progress in (Progress.STARTED, Progress.SUCCEEDED)
+            good = progress in (Progress.STARTED, Progress.SUCCEEDED, Progress.LEFT)
             message = f"{what}: {progress}" + (f", {reason}" if reason else "")
             teller.record(
                 device_id,

@@ -174,7 +174,7 @@ def _episode(journal: JournalReader, run: JournaledRun, number: int) -> WholeEpi
     if found is None:
         raise ShoalError(
             f"run {run.key.run_id.hex()[:8]} of {run.key.device_id} has no whole episode {number} "
-            "in the journal"
+            f"in the journal{_gone_text(run)}"
         )
     return found
 
@@ -188,9 +188,19 @@ def _chunks(journal: JournalReader, run: JournaledRun, seq: int | None) -> Itera
         near = "" if item is None else f"; the next that is there is {item.seq}"
         raise ShoalError(
             f"run {run.key.run_id.hex()[:8]} of {run.key.device_id} has no chunk {seq} in the "
-            f"journal{near}"
+            f"journal{near}{_gone_text(run) if seq < run.first_seq else ''}"
         )
     yield item
+
+
+def _gone_text(run: JournaledRun) -> str:
+    """What the journal lacks of the beginning of a run; empty if it has it."""
+    if run.first_seq == 0:
+        return ""
+    return (
+        f"; it holds the run from chunk {run.first_seq} on (journal.retain_bytes in learner.toml "
+        "keeps more), and counts episodes from there"
+    )
 
 
 def _tell(report: Report, run: JournaledRun, output: Output) -> None:
@@ -201,8 +211,8 @@ def _tell(report: Report, run: JournaledRun, output: Output) -> None:
         typer.echo(report_text(item))
     if report.chunks == 0:
         raise ShoalError(
-            "nothing could be compared: the policy versions that acted are not kept any more "
-            "(see policies_kept)"
+            f"nothing could be compared: the policy versions that acted, {_gone_versions(item)}, "
+            "are not kept any more; a run with a higher policies_kept in learner.toml keeps them"
         )
     if report.differing:
         raise ShoalError(
@@ -231,9 +241,19 @@ def report_item(report: Report, run: JournaledRun) -> Item:
         "decisions": report.decisions,
         "differing": report.differing,
         "chunks_without_policy": report.without_policy,
+        "versions_not_kept": None if report.versions_gone is None else list(report.versions_gone),
+        "first_chunk": run.first_seq,
         "reproduced": report.chunks > 0 and report.differing == 0,
         "first_difference": first,
     }
+
+
+def _gone_versions(item: Item) -> str:
+    gone = item["versions_not_kept"]
+    if not isinstance(gone, list):
+        return "none"
+    low, high = gone
+    return f"v{low}" if low == high else f"v{low} to v{high}"
 
 
 def report_text(item: Item) -> str:
@@ -244,7 +264,12 @@ def report_text(item: Item) -> str:
     if item["chunks_without_policy"]:
         lines.append(
             f"  {item['chunks_without_policy']:,} chunks not compared: their policies are not kept "
-            "any more; a higher policies_kept in learner.toml keeps more"
+            f"any more, {_gone_versions(item)}; a higher policies_kept in learner.toml keeps more"
+        )
+    if item["first_chunk"]:
+        lines.append(
+            f"  the journal holds the run from chunk {item['first_chunk']} on, and counts episodes "
+            "from there; a higher journal.retain_bytes in learner.toml keeps more"
         )
     first = item["first_difference"]
     if isinstance(first, Mapping):

@@ -129,10 +129,10 @@ def status(
 
     with rollout_client(server, identity, timeout_s) as client:
         if not watch:
-            _show(_find(client, rollout_id), output)
+            _show(client.rollout(rollout_id), output)
             return
         item: dict[str, Value] = {}
-        for each in client.watch(rollout_id):
+        for each in client.watch(rollout_id, lost=lambda why: typer.echo(why, err=True)):
             item = rollout_item(each)
             if output in {Format.JSON, Format.YAML}:
                 typer.echo(json.dumps(plain({"schema": SCHEMA, "items": [item]})))
@@ -280,18 +280,9 @@ def _command(
     }
     with rollout_client(server, identity, timeout_s) as client:
         if dry_run:
-            _show(_find(client, rollout_id), output)
+            _show(client.rollout(rollout_id), output)
             return
         _show(client.command(rollout_id, commands[name], reason), output)
-
-
-def _find(client: RolloutClient, rollout_id: int) -> rollout_pb2.Rollout:
-    rollouts = client.rollouts().rollouts
-    found = next((r for r in rollouts if not rollout_id or r.rollout_id == rollout_id), None)
-    if found is None:
-        which = f"rollout {rollout_id}" if rollout_id else "rollout"
-        raise ShoalError(f"there is no {which} in fleet {client.fleet}: see `shoal rollout ls`")
-    return found
 
 
 def _show(found: rollout_pb2.Rollout, output: Format) -> None:

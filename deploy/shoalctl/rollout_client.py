@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
 import grpc
 
+from shoal.errors import ConnectionFailed
 from shoal.identity import Identity
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
@@ -15,6 +17,11 @@ from shoalctl.fleet_client import FleetClient
 
 PART_BYTES: Final = 48 * 1024
 """Of a bundle that is sent: requests of over 64 KiB are refused before they are read."""
+
+
+MAX_AWAY: Final = 60
+AWAY_S: Final = 1.0
+"""How often a learner that is away is asked again by a watch, and how long after."""
 
 
 class RolloutClient(FleetClient):
@@ -50,13 +57,42 @@ class RolloutClient(FleetClient):
         )
         return self._ask(self._rollouts.CommandRollout, request, pb.Rollout)
 
-    def watch(self, rollout_id: int) -> Iterator[pb.Rollout]:
-        """One, whenever it changed, until it ended; 0: the newest."""
+    def rollout(self, rollout_id: int) -> pb.Rollout:
+        """One, with all of its devices; 0: the newest."""
         request = pb.WatchRolloutRequest(fleet=self.fleet, rollout_id=rollout_id)
+        call = self._rollouts.WatchRollout(request, timeout=self._timeout_s)
         try:
-            yield from self._rollouts.WatchRollout(request)
+            first: pb.Rollout = next(call)
         except grpc.RpcError as error:
             self._explain(error)
+        call.cancel()
+        return first
+
+    def watch(self, rollout_id: int, *, lost: Callable[[str], object]) -> Iterator[pb.Rollout]:
+        """One, whenever it changed, until it ended; a learner that restarts is waited for.
+
+        Args:
+            rollout_id: 0: the newest.
+            lost: Told why, when the learner cannot be reached.
+        """
+        away = 0
+        while True:
+            request = pb.WatchRolloutRequest(fleet=self.fleet, rollout_id=rollout_id)
+            try:
+                for rollout in self._rollouts.WatchRollout(request):
+                    rollout_id, away = rollout.rollout_id, 0
+                    yield rollout
+            except grpc.RpcError as error:
+                try:
+                    self._explain(error)
+                except ConnectionFailed as failed:
+                    if not rollout_id or away >= MAX_AWAY:
+                        raise
+                    lost(str(failed))
+                away += 1
+                time.sleep(AWAY_S)
+            else:
+                return
 
     def add_bundle(
         self, path: Path, *, timeout_s: float, sent: Callable[[int], object]

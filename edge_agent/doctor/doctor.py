@@ -5,7 +5,6 @@ It starts no agent, and disturbs none that runs: what that holds is looked at fr
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,9 @@ from edge_agent.downlink.downlink import open_channel, reach
 from edge_agent.enrollment.address import Endpoint, Membership
 from edge_agent.enrollment.enrollment import ask_time
 from edge_agent.enrollment.validity import Dates
+from edge_agent.slots import codec
+from edge_agent.slots.layout import PREFIX
+from edge_agent.slots.state import State
 from edge_agent.spool.spool_look import look
 from edge_agent.uplink.connection import Address, Connection
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError, ShoalError
@@ -43,7 +45,6 @@ from shoal.topics import Topics, check_device_id
 
 SAMPLES: Final = 5
 REACH_TIMEOUT_S: Final = 5.0
-PREFIX: Final = Path("/opt/shoal")
 MAX_SLOTS_BYTES: Final = 1024 * 1024
 _PING: Final = "/shoal.v1.ParameterServer/Ping"
 """Is not served: that answer costs a server nothing, and takes one round trip."""
@@ -100,17 +101,33 @@ def look_at_slots(prefix: Path) -> Finding | None:
     name, path = "slots", prefix / "slots.json"
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(MAX_SLOTS_BYTES))
-        told = {key: value for key, value in found.items() if isinstance(value, str | int | bool)}
+            state = codec.decode(file.read(MAX_SLOTS_BYTES + 1))
     except FileNotFoundError:
         return None
     except PermissionError:
         return Finding(name, Level.SKIPPED, f"{path}: this user may not read it")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         detail = f"{path}: damaged ({error}); `shoal-slots status` says more"
         return Finding(name, Level.FAULT, detail, 1)
-    said = ", ".join(f"{key} {value}" for key, value in sorted(told.items()))
-    return Finding(name, Level.OK, f"{path}: {said or 'nothing is installed'}")
+    return judge_slots(state)
+
+
+def judge_slots(state: State) -> Finding:
+    """What runs, and whether it is on trial."""
+    name = "slots"
+    if state.current is None:
+        return Finding(name, Level.WARN, "no slot was switched to yet")
+    release = state.slot(state.current).release
+    version = release.bundle_version if release is not None else "nothing"
+    said = f"{version} runs, in slot {state.current}"
+    if state.trial is None:
+        return Finding(name, Level.OK, said)
+    deaths = state.trial.deaths
+    said += f", on trial ({state.trial.reason})"
+    if not deaths:
+        return Finding(name, Level.OK, said)
+    detail = f"{said}: its agent died {deaths} times; it is gone back on if that goes on"
+    return Finding(name, Level.WARN, detail, figures={"deaths": float(deaths)})
 
 
 def _identity(config: AgentConfig) -> tuple[Identity | None, Finding]:

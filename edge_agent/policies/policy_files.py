@@ -66,13 +66,7 @@ class PolicyFiles:
 
     def list(self) -> list[PolicyFile]:
         """All versions, newest first."""
-        found = []
-        for name in _names(self._directory):
-            match = _NAME.fullmatch(name)
-            if match:
-                version, digest, kind = match.groups()
-                found.append(PolicyFile(int(version), bytes.fromhex(digest), kind == "condemned"))
-        return sorted(found, reverse=True)
+        return list_files(self._directory)
 
     def read(self, file: PolicyFile) -> bytes:
         """A bundle's bytes; one more than the limit at most.
@@ -166,3 +160,18 @@ def _names(directory: Path) -> list[str]:
 def _read(path: Path, limit: int) -> bytes:
     with path.open("rb", buffering=0) as file:
         return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
+
+
+def list_files(directory: Path) -> list[PolicyFile]:
+    """All versions in the directory of one trust, newest first.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = []
+    for name in _names(directory):
+        match = _NAME.fullmatch(name)
+        if match:
+            version, digest, kind = match.groups()
+            found.append(PolicyFile(int(version), bytes.fromhex(digest), kind == "condemned"))
+    return sorted(found, reverse=True)

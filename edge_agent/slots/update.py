@@ -123,6 +123,7 @@ class Updater:
             return self._store.read()
         state = self._store.change(lambda state, now: transitions.commit(state, trial, reason, now))
         if state.trial is None and state.current is not None:
+            self._tell(f"slot {state.current} is committed: {reason}")
             self._renew_launcher(state.current)
         remove(path)
         return state

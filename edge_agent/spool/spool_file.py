@@ -153,6 +153,8 @@ class SpoolFile:
             db.execute(f"PRAGMA page_size = {_PAGE_BYTES:d}")  # an old file keeps its own
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
+            # Some systems' SQLite overwrites what is deleted: each chunk would be written twice.
+            db.execute("PRAGMA secure_delete = FAST")
             (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
             db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_BYTES // page_bytes:d}")
             for statement in {0: _SCHEMA, 1: _FROM_VERSION_1}.get(version, ()):

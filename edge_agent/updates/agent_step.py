@@ -113,7 +113,7 @@ def next_step(asked: AgentAsked, seen: AgentSeen) -> Next:
     if state is not None and name is not None and name is state.current:
         return _of_current(asked, seen, state)
     if asked.go_back:
-        return Next(Step.NOTHING)  # it is left already
+        return Next(Step.NOTHING, Progress.LEFT, _why_left(state, name))
     why = _why_not(asked, seen, name)
     if why:
         return Next(Step.NOTHING, Progress.FAILED, why)
@@ -122,6 +122,11 @@ def next_step(asked: AgentAsked, seen: AgentSeen) -> Next:
     if seen.unpacked:
         return Next(Step.REQUEST, Progress.STARTED, "is being installed")
     return Next(Step.DOWNLOAD, Progress.STARTED, "is being fetched")
+
+
+def _why_left(state: State | None, name: Name | None) -> str:
+    """What the launcher noted of a slot that was left; empty: nothing was, or it never ran."""
+    return "" if state is None or name is None else state.slot(name).reason
 
 
 def _slot_of(state: State, digest: str) -> Name | None:
@@ -135,7 +140,8 @@ def _slot_of(state: State, digest: str) -> Name | None:
 def _of_current(asked: AgentAsked, seen: AgentSeen, state: State) -> Next:
     if asked.go_back:
         if state.fallback is None:
-            return Next(Step.NOTHING)  # there is nothing to go back to
+            why = "there is nothing to go back to: it runs on"
+            return Next(Step.NOTHING, Progress.FAILED, why)
         return Next(Step.WAIT if seen.requested == asked.name else Step.LEAVE)
     if state.trial is not None:
         return Next(Step.WAIT, Progress.STARTED, f"slot {state.current} is on trial")

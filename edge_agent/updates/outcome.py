@@ -12,6 +12,7 @@ class Progress(StrEnum):
     STARTED = "started"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ _PROGRESS: Final = {
     Progress.STARTED: pb.ROLLOUT_PROGRESS_STARTED,
     Progress.SUCCEEDED: pb.ROLLOUT_PROGRESS_SUCCEEDED,
     Progress.FAILED: pb.ROLLOUT_PROGRESS_FAILED,
+    Progress.LEFT: pb.ROLLOUT_PROGRESS_LEFT,
 }
 
 log = get_logger("updates")

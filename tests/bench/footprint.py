@@ -56,6 +56,8 @@ class Start:
         cpu_s: Processor time until then, all threads: a busy machine changes it less.
         rss_mb: Resident memory after `settle_s`, in 10^6 bytes.
         private_mb: Of that, what is no page of a library's file: the process's own.
+        pss_mb: Where each page that others have as well counts for its part: what one more agent
+            costs a machine that has some. Those of this bench use the same libraries.
         threads: Of the process, then.
     """
 
@@ -65,6 +67,7 @@ class Start:
     cpu_s: float
     rss_mb: float
     private_mb: float
+    pss_mb: float
     threads: int
 
 
@@ -169,7 +172,7 @@ def _start(
         used = seen.cpu_times()
         first_s = float(probe.read_text("utf-8")) - started_s
         time.sleep(settle_s)
-        memory, threads = seen.memory_info(), seen.num_threads()
+        memory, threads = seen.memory_full_info(), seen.num_threads()
     finally:
         process.terminate()
         try:
@@ -180,7 +183,7 @@ def _start(
     rss, private = memory.rss, memory.rss - memory.shared  # `shared`: Linux's file and shm pages
     found = Start(
         *(actor, start, round(first_s, 3), round(used.user + used.system, 2)),
-        *(round(rss / 1e6, 1), round(private / 1e6, 1), threads),
+        *(round(rss / 1e6, 1), round(private / 1e6, 1), round(memory.pss / 1e6, 1), threads),
     )
     say(f"{actor}, {start}: {found.first_action_s:.2f} s, {found.rss_mb:.0f} MB")
     return found
@@ -206,7 +209,7 @@ def medians_of(starts: Sequence[Start]) -> dict[str, dict[str, float]]:
     return {
         f"{actor}, {start}": {
             name: median([getattr(s, name) for s in starts if (s.actor, s.start) == (actor, start)])
-            for name in ("first_action_s", "cpu_s", "rss_mb", "private_mb")
+            for name in ("first_action_s", "cpu_s", "rss_mb", "private_mb", "pss_mb")
         }
         for actor, start in kinds
     }
@@ -236,7 +239,11 @@ def text_of(machine: Machine, starts: Sequence[Start], sizes: Sequence[Size]) ->
         (
             machine.text,
             table(
-                ("median", "first action s", "of it CPU s", "memory MB", "of it private MB"), rows
+                (
+                    *("median", "first action s", "of it CPU s"),
+                    *("memory MB", "of it private MB", "proportional MB"),
+                ),
+                rows,
             ),
             table(("size", "MB", "largest, MB"), size_rows),
             bars,

@@ -117,6 +117,7 @@ CLASSIC: tuple[Row, ...] = (
         15_000,  # of the 50,000 that others take
         judged="evaluation",
         peer="sac",
+        episodes=400,
     ),
     Row(
         "positions-lstm",

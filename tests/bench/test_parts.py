@@ -73,9 +73,9 @@ def test_bytes_are_counted_once_for_each_message_a_device_sends() -> None:
 
 def test_the_footprint_is_met_only_when_every_bar_is() -> None:
     good = [
-        Start(AGENT, FROM_SERVER, 1.0, 0.5, 90.0, 50.0, 9),
-        Start(AGENT, ON_DISK, 1.4, 0.6, 99.0, 52.0, 9),
-        Start(TORCH, ON_DISK, 9.0, 5.0, 900.0, 700.0, 9),
+        Start(AGENT, FROM_SERVER, 1.0, 0.5, 90.0, 50.0, 51.0, 9),
+        Start(AGENT, ON_DISK, 1.4, 0.6, 99.0, 52.0, 53.0, 9),
+        Start(TORCH, ON_DISK, 9.0, 5.0, 900.0, 700.0, 701.0, 9),
     ]
     sizes = [Size(AGENT, 200.0, {}, SIZE_BAR_MB), Size(TORCH, 2000.0, {})]
     assert met(good, sizes)
@@ -87,6 +87,7 @@ def test_the_footprint_is_met_only_when_every_bar_is() -> None:
         "cpu_s": 0.6,
         "rss_mb": 99.0,
         "private_mb": 52.0,
+        "pss_mb": 53.0,
     }
 
 

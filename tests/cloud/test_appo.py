@@ -109,6 +109,21 @@ def test_at_lag_0_it_is_ppo(model: ActorCritic) -> None:
     assert targets.metrics["kl_staleness"].item() == pytest.approx(0.0, abs=1e-6)
 
 
+def test_a_truncated_episode_is_never_worth_the_next_ones_reset(model: ActorCritic) -> None:
+    view, batch = algorithm_of(model)._view, make_batch(model)
+    resets, finals = batch.observations.copy(), batch.final_observations.copy()
+    resets[1 + 1, 0] += 5.0
+    resets[3 + 1, 2] += 5.0
+    finals += 5.0
+    with torch.no_grad():
+        plain = view.look(batch).next_values
+        other_reset = view.look(replace(batch, observations=resets)).next_values
+        other_final = view.look(replace(batch, final_observations=finals)).next_values
+    assert other_reset[3, 2] == plain[3, 2]
+    assert other_reset[1, 0] == plain[1, 0]
+    assert other_final[3, 2] != plain[3, 2]
+
+
 def test_the_first_gradient_is_the_policy_gradient(model: ActorCritic) -> None:
     batch = make_batch(model, drift=0.5)
     algorithm = algorithm_of(model, replace(PLAIN, value_coef=0.0))

@@ -101,6 +101,22 @@ def test_a_whole_batch_is_what_a_device_sees_step_by_step(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_truncated_episode_is_never_worth_the_next_ones_reset(kind: str) -> None:
+    algorithm = new_appo(kind)
+    view, batch = algorithm._view, make_batch(algorithm)
+    resets, finals = batch.observations.copy(), batch.final_observations.copy()
+    resets[3 + 1, 2] += 5.0
+    finals += 5.0
+    with torch.no_grad():
+        plain = view.look(batch).next_values
+        other_reset = view.look(replace(batch, observations=resets)).next_values
+        other_final = view.look(replace(batch, final_observations=finals)).next_values
+    assert other_reset[3, 2] == plain[3, 2]
+    assert other_final[3, 2] != plain[3, 2]
+    assert other_final[STEPS - 1, 1] != plain[STEPS - 1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_minibatches_of_lanes_see_what_the_whole_batch_saw(kind: str) -> None:
     algorithm = new_appo(kind, replace(PLAIN, minibatches=2))
     batch = make_batch(algorithm)

@@ -210,11 +210,37 @@ def test_chunks_whose_policy_is_gone_are_counted_and_never_pass_for_compared(
     (made.state.policies / "versions" / "00000001.bundle").unlink()
     assert reproduce(made) == 0
     said = capsys.readouterr().out
-    assert "3 chunks not compared: their policies are not kept any more" in said
+    assert "3 chunks not compared: their policies are not kept any more, v1;" in said
     assert "policies_kept" in said
     (made.state.policies / "versions" / "00000002.bundle").unlink()
     assert reproduce(made) == 1
-    assert "nothing could be compared" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "nothing could be compared: the policy versions that acted, v1 to v2, are not" in error
+    assert "policies_kept" in error
+    assert reproduce(made, "-o", "json") == 1
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert item["versions_not_kept"] == [1, 2]
+    assert item["reproduced"] is False
+
+
+def test_a_run_whose_beginning_left_the_journal_says_from_where_episodes_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=8)
+    assert reproduce(made) == 0
+    assert "counts episodes" not in capsys.readouterr().out
+    connection = sqlite3.connect(made.state.journal)
+    connection.execute("DELETE FROM chunks WHERE run = ? AND seq < 5", (RUN_ID,))
+    connection.commit()
+    connection.close()
+    assert reproduce(made, "--episode", "0") == 0
+    assert "from chunk 5 on, and counts episodes from there" in capsys.readouterr().out
+    for asked in (("--episode", "9999"), ("--seq", "2")):
+        assert reproduce(made, *asked) == 1
+        assert "from chunk 5 on (journal.retain_bytes" in capsys.readouterr().err
+    assert reproduce(made, "-o", "json") == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert (item["first_chunk"], item["versions_not_kept"]) == (5, None)
 
 
 @pytest.mark.parametrize(

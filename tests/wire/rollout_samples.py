@@ -45,6 +45,10 @@ def rollout_samples() -> dict[str, Message]:
         ran_s=4.5,
         created_unix_ms=1_700_000_000_000,
         devices=40,
+        asked=4,
+        succeeded=1,
+        failed=1,
+        timed_out=1,
     )
     bundle = pb.AgentBundle(
         version="0.2.0",

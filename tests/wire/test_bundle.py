@@ -264,3 +264,12 @@ def test_a_manifest_or_signature_on_disk_that_is_not_one_is_refused(tmp_path: Pa
     (tmp_path / MANIFEST_NAME).unlink()
     os.mkfifo(tmp_path / MANIFEST_NAME)
     assert refused(lambda: read_manifest(tmp_path, None)) == "files"
+
+
+def test_the_canonical_form_and_the_signature_are_the_same_for_ever() -> None:
+    manifest = manifest_of()
+    assert manifest.digest == "8388687788ffc520e6dc0f85b27d4e8d613d09f4b613de90d46fd5699c06dbe2"
+    assert sign(manifest, KEY).hex() == (
+        "179cdbf711a632d8a7a693766d6cd68880655de67c5326212467a5ebc4f362f4"
+        "24ee674521cb9b8f6d3b60d464a5f980cb244ee5bda7da79eb00e5d557def005"
+    )

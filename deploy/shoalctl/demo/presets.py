@@ -217,7 +217,8 @@ _MOUNTAIN_CAR_SAC: Final = Preset(
             "tune_temperature": False,
             "noise_correlation": 0.95,
         },
-    ),
+    )
+    | {"training.network": {"quantization_aware": True}},
     devices=4,
     envs=1,
     chunk_steps=16,

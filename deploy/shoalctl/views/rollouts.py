@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from shoal.v1 import rollout_pb2 as pb
@@ -11,7 +10,6 @@ from shoalctl.output import NOTHING, Column, Item, Listing, Value, duration
 from shoalctl.views.cells import aged, count, plain, slug
 
 _STATE, _PROGRESS, _KIND = "ROLLOUT_STATE_", "ROLLOUT_PROGRESS_", "ROLLOUT_KIND_"
-_DONE = ("succeeded", "failed", "timed_out")
 
 
 def rollout_list(rollouts: Iterable[pb.Rollout]) -> Listing:
@@ -40,7 +38,6 @@ def rollout_item(rollout: pb.Rollout, *, now_s: float | None = None) -> dict[str
     plan = rollout.plan
     now_s = time.time() if now_s is None else now_s
     members = [_member(each) for each in rollout.members]
-    counts = Counter(str(each["progress"]) for each in members)
     created_s = rollout.created_unix_ms / 1000
     return {
         "id": rollout.rollout_id,
@@ -51,8 +48,10 @@ def rollout_item(rollout: pb.Rollout, *, now_s: float | None = None) -> dict[str
         "wave": rollout.wave,
         "waves": [_wave(each) for each in plan.waves],
         "devices": rollout.devices,
-        "asked": len(members),
-        **{progress: counts[progress] for progress in _DONE},
+        "asked": rollout.asked,
+        "succeeded": rollout.succeeded,
+        "failed": rollout.failed,
+        "timed_out": rollout.timed_out,
         "episodes": plan.episodes,
         "wave_timeout_s": plan.wave_timeout_s,
         "max_failures": plan.max_failures,
@@ -81,7 +80,7 @@ def describe_rollout(item: Item) -> Iterator[str]:
     yield f"  wave      {item['wave']} of {shown}"
     yield (
         f"  devices   {item['devices']}: {item['asked']} asked, {item['succeeded']} acted on it, "
-        f"{item['failed']} failed, {item['timed_out']} timed out"
+        f"{item['failed']} failed, {item['timed_out']} timed out" + _gone_back(item)
     )
     ran, timeout = item["ran_s"], item["wave_timeout_s"]
     yield (
@@ -150,6 +149,16 @@ def _wave(wave: pb.RolloutWave) -> str:
 
 def _number(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _gone_back(item: Item) -> str:
+    members = item["members"]
+    left = (
+        [each for each in members if each["progress"] == "left"]
+        if isinstance(members, list)
+        else []
+    )
+    return f", {len(left)} went back" if left else ""
 
 
 def _waves(item: Item) -> str:

@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/rollout.proto\x12\x08shoal.v1\"-\n\x0bRolloutWave\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\r\x12\r\n\x05share\x18\x02 \x01(\x01\"\xe0\x01\n\x0bRolloutPlan\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.shoal.v1.RolloutKind\x12\x0f\n\x07version\x18\x02 \x01(\t\x12$\n\x05waves\x18\x03 \x03(\x0b\x32\x15.shoal.v1.RolloutWave\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\r\x12\x16\n\x0ewave_timeout_s\x18\x05 \x01(\x01\x12\x14\n\x0cmax_failures\x18\x06 \x01(\x01\x12\x14\n\x0cmin_failures\x18\x07 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\"\x8e\x01\n\rRolloutMember\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0c\n\x04wave\x18\x02 \x01(\r\x12+\n\x08progress\x18\x03 \x01(\x0e\x32\x19.shoal.v1.RolloutProgress\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x05 \x01(\x04\x12\r\n\x05\x61ge_s\x18\x06 \x01(\x01\"9\n\x0bRolloutNote\x12\x0c\n\x04\x61t_s\x18\x01 \x01(\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xdd\x02\n\x07Rollout\x12\x12\n\nrollout_id\x18\x01 \x01(\x04\x12#\n\x04plan\x18\x02 \x01(\x0b\x32\x15.shoal.v1.RolloutPlan\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.shoal.v1.RolloutState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0c\n\x04wave\x18\x05 \x01(\r\x12(\n\x07members\x18\x06 \x03(\x0b\x32\x17.shoal.v1.RolloutMember\x12&\n\x07history\x18\x07 \x03(\x0b\x32\x15.shoal.v1.RolloutNote\x12\x19\n\x11\x63\x61ndidate_version\x18\x08 \x01(\x04\x12\x18\n\x10\x62\x61seline_version\x18\t \x01(\x04\x12\x14\n\x0cundo_version\x18\n \x01(\x04\x12\r\n\x05ran_s\x18\x0b \x01(\x01\x12\x17\n\x0f\x63reated_unix_ms\x18\x0c \x01(\x03\x12\x0f\n\x07\x64\x65vices\x18\r \x01(\r\"Z\n\x13StartRolloutRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12#\n\x04plan\x18\x02 \x01(\x0b\x32\x15.shoal.v1.RolloutPlan\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"$\n\x13ListRolloutsRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\";\n\x14ListRolloutsResponse\x12#\n\x08rollouts\x18\x01 \x03(\x0b\x32\x11.shoal.v1.Rollout\"8\n\x13WatchRolloutRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x12\n\nrollout_id\x18\x02 \x01(\x04\"u\n\x15\x43ommandRolloutRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x12\n\nrollout_id\x18\x02 \x01(\x04\x12)\n\x07\x63ommand\x18\x03 \x01(\x0e\x32\x18.shoal.v1.RolloutCommand\x12\x0e\n\x06reason\x18\x04 \x01(\t\"y\n\x0b\x41gentBundle\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04\x61rch\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x14\n\x0c\x62undle_bytes\x18\x05 \x01(\x04\x12\x15\n\rbundle_digest\x18\x06 \x01(\x0c\"?\n\nBundlePart\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"B\n\rAddBundlePart\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.shoal.v1.BundlePart\"#\n\x12ListBundlesRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"=\n\x13ListBundlesResponse\x12&\n\x07\x62undles\x18\x01 \x03(\x0b\x32\x15.shoal.v1.AgentBundle\"I\n\x15WatchDirectiveRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\"X\n\x0fPolicyDirective\x12\x12\n\nrollout_id\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\r\"l\n\x0e\x41gentDirective\x12\x12\n\nrollout_id\x18\x01 \x01(\x04\x12%\n\x06\x62undle\x18\x02 \x01(\x0b\x32\x15.shoal.v1.AgentBundle\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07go_back\x18\x04 \x01(\x08\"_\n\tDirective\x12)\n\x06policy\x18\x01 \x01(\x0b\x32\x19.shoal.v1.PolicyDirective\x12\'\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x18.shoal.v1.AgentDirective\"A\n\x10GetBundleRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"\xbb\x01\n\x14ReportOutcomeRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x12\n\nrollout_id\x18\x04 \x01(\x04\x12+\n\x08progress\x18\x05 \x01(\x0e\x32\x19.shoal.v1.RolloutProgress\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x10\n\x08\x65pisodes\x18\x07 \x01(\x04\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x17\n\x15ReportOutcomeResponse*\\\n\x0bRolloutKind\x12\x1c\n\x18ROLLOUT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13ROLLOUT_KIND_POLICY\x10\x01\x12\x16\n\x12ROLLOUT_KIND_AGENT\x10\x02*\xb4\x01\n\x0cRolloutState\x12\x1d\n\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16ROLLOUT_STATE_STARTING\x10\x01\x12\x18\n\x14ROLLOUT_STATE_ACTIVE\x10\x02\x12\x18\n\x14ROLLOUT_STATE_PAUSED\x10\x03\x12\x1a\n\x16ROLLOUT_STATE_PROMOTED\x10\x04\x12\x19\n\x15ROLLOUT_STATE_ABORTED\x10\x05*\xcc\x01\n\x0fRolloutProgress\x12 \n\x1cROLLOUT_PROGRESS_UNSPECIFIED\x10\x00\x12\x1c\n\x18ROLLOUT_PROGRESS_OFFERED\x10\x01\x12\x1c\n\x18ROLLOUT_PROGRESS_STARTED\x10\x02\x12\x1e\n\x1aROLLOUT_PROGRESS_SUCCEEDED\x10\x03\x12\x1b\n\x17ROLLOUT_PROGRESS_FAILED\x10\x04\x12\x1e\n\x1aROLLOUT_PROGRESS_TIMED_OUT\x10\x05*\x83\x01\n\x0eRolloutCommand\x12\x1f\n\x1bROLLOUT_COMMAND_UNSPECIFIED\x10\x00\x12\x19\n\x15ROLLOUT_COMMAND_PAUSE\x10\x01\x12\x1a\n\x16ROLLOUT_COMMAND_RESUME\x10\x02\x12\x19\n\x15ROLLOUT_COMMAND_ABORT\x10\x03\x32\x8d\x05\n\x08Rollouts\x12@\n\x0cStartRollout\x12\x1d.shoal.v1.StartRolloutRequest\x1a\x11.shoal.v1.Rollout\x12M\n\x0cListRollouts\x12\x1d.shoal.v1.ListRolloutsRequest\x1a\x1e.shoal.v1.ListRolloutsResponse\x12\x42\n\x0cWatchRollout\x12\x1d.shoal.v1.WatchRolloutRequest\x1a\x11.shoal.v1.Rollout0\x01\x12\x44\n\x0e\x43ommandRollout\x12\x1f.shoal.v1.CommandRolloutRequest\x1a\x11.shoal.v1.Rollout\x12=\n\tAddBundle\x12\x17.shoal.v1.AddBundlePart\x1a\x15.shoal.v1.AgentBundle(\x01\x12J\n\x0bListBundles\x12\x1c.shoal.v1.ListBundlesRequest\x1a\x1d.shoal.v1.ListBundlesResponse\x12H\n\x0eWatchDirective\x12\x1f.shoal.v1.WatchDirectiveRequest\x1a\x13.shoal.v1.Directive0\x01\x12?\n\tGetBundle\x12\x1a.shoal.v1.GetBundleRequest\x1a\x14.shoal.v1.BundlePart0\x01\x12P\n\rReportOutcome\x12\x1e.shoal.v1.ReportOutcomeRequest\x1a\x1f.shoal.v1.ReportOutcomeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16shoal/v1/rollout.proto\x12\x08shoal.v1\"-\n\x0bRolloutWave\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\r\x12\r\n\x05share\x18\x02 \x01(\x01\"\xe0\x01\n\x0bRolloutPlan\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.shoal.v1.RolloutKind\x12\x0f\n\x07version\x18\x02 \x01(\t\x12$\n\x05waves\x18\x03 \x03(\x0b\x32\x15.shoal.v1.RolloutWave\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\r\x12\x16\n\x0ewave_timeout_s\x18\x05 \x01(\x01\x12\x14\n\x0cmax_failures\x18\x06 \x01(\x01\x12\x14\n\x0cmin_failures\x18\x07 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\"\x8e\x01\n\rRolloutMember\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0c\n\x04wave\x18\x02 \x01(\r\x12+\n\x08progress\x18\x03 \x01(\x0e\x32\x19.shoal.v1.RolloutProgress\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x05 \x01(\x04\x12\r\n\x05\x61ge_s\x18\x06 \x01(\x01\"9\n\x0bRolloutNote\x12\x0c\n\x04\x61t_s\x18\x01 \x01(\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xa2\x03\n\x07Rollout\x12\x12\n\nrollout_id\x18\x01 \x01(\x04\x12#\n\x04plan\x18\x02 \x01(\x0b\x32\x15.shoal.v1.RolloutPlan\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.shoal.v1.RolloutState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0c\n\x04wave\x18\x05 \x01(\r\x12(\n\x07members\x18\x06 \x03(\x0b\x32\x17.shoal.v1.RolloutMember\x12&\n\x07history\x18\x07 \x03(\x0b\x32\x15.shoal.v1.RolloutNote\x12\x19\n\x11\x63\x61ndidate_version\x18\x08 \x01(\x04\x12\x18\n\x10\x62\x61seline_version\x18\t \x01(\x04\x12\x14\n\x0cundo_version\x18\n \x01(\x04\x12\r\n\x05ran_s\x18\x0b \x01(\x01\x12\x17\n\x0f\x63reated_unix_ms\x18\x0c \x01(\x03\x12\x0f\n\x07\x64\x65vices\x18\r \x01(\r\x12\r\n\x05\x61sked\x18\x0e \x01(\r\x12\x11\n\tsucceeded\x18\x0f \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x10 \x01(\r\x12\x11\n\ttimed_out\x18\x11 \x01(\r\"Z\n\x13StartRolloutRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12#\n\x04plan\x18\x02 \x01(\x0b\x32\x15.shoal.v1.RolloutPlan\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"$\n\x13ListRolloutsRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\";\n\x14ListRolloutsResponse\x12#\n\x08rollouts\x18\x01 \x03(\x0b\x32\x11.shoal.v1.Rollout\"8\n\x13WatchRolloutRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x12\n\nrollout_id\x18\x02 \x01(\x04\"u\n\x15\x43ommandRolloutRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x12\n\nrollout_id\x18\x02 \x01(\x04\x12)\n\x07\x63ommand\x18\x03 \x01(\x0e\x32\x18.shoal.v1.RolloutCommand\x12\x0e\n\x06reason\x18\x04 \x01(\t\"y\n\x0b\x41gentBundle\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0c\n\x04\x61rch\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x14\n\x0c\x62undle_bytes\x18\x05 \x01(\x04\x12\x15\n\rbundle_digest\x18\x06 \x01(\x0c\"?\n\nBundlePart\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"B\n\rAddBundlePart\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.shoal.v1.BundlePart\"#\n\x12ListBundlesRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\"=\n\x13ListBundlesResponse\x12&\n\x07\x62undles\x18\x01 \x03(\x0b\x32\x15.shoal.v1.AgentBundle\"I\n\x15WatchDirectiveRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\"X\n\x0fPolicyDirective\x12\x12\n\nrollout_id\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\r\"l\n\x0e\x41gentDirective\x12\x12\n\nrollout_id\x18\x01 \x01(\x04\x12%\n\x06\x62undle\x18\x02 \x01(\x0b\x32\x15.shoal.v1.AgentBundle\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07go_back\x18\x04 \x01(\x08\"_\n\tDirective\x12)\n\x06policy\x18\x01 \x01(\x0b\x32\x19.shoal.v1.PolicyDirective\x12\'\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x18.shoal.v1.AgentDirective\"A\n\x10GetBundleRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"\xbb\x01\n\x14ReportOutcomeRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x12\n\nrollout_id\x18\x04 \x01(\x04\x12+\n\x08progress\x18\x05 \x01(\x0e\x32\x19.shoal.v1.RolloutProgress\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x10\n\x08\x65pisodes\x18\x07 \x01(\x04\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x17\n\x15ReportOutcomeResponse*\\\n\x0bRolloutKind\x12\x1c\n\x18ROLLOUT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13ROLLOUT_KIND_POLICY\x10\x01\x12\x16\n\x12ROLLOUT_KIND_AGENT\x10\x02*\xb4\x01\n\x0cRolloutState\x12\x1d\n\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16ROLLOUT_STATE_STARTING\x10\x01\x12\x18\n\x14ROLLOUT_STATE_ACTIVE\x10\x02\x12\x18\n\x14ROLLOUT_STATE_PAUSED\x10\x03\x12\x1a\n\x16ROLLOUT_STATE_PROMOTED\x10\x04\x12\x19\n\x15ROLLOUT_STATE_ABORTED\x10\x05*\xe7\x01\n\x0fRolloutProgress\x12 \n\x1cROLLOUT_PROGRESS_UNSPECIFIED\x10\x00\x12\x1c\n\x18ROLLOUT_PROGRESS_OFFERED\x10\x01\x12\x1c\n\x18ROLLOUT_PROGRESS_STARTED\x10\x02\x12\x1e\n\x1aROLLOUT_PROGRESS_SUCCEEDED\x10\x03\x12\x1b\n\x17ROLLOUT_PROGRESS_FAILED\x10\x04\x12\x1e\n\x1aROLLOUT_PROGRESS_TIMED_OUT\x10\x05\x12\x19\n\x15ROLLOUT_PROGRESS_LEFT\x10\x06*\x83\x01\n\x0eRolloutCommand\x12\x1f\n\x1bROLLOUT_COMMAND_UNSPECIFIED\x10\x00\x12\x19\n\x15ROLLOUT_COMMAND_PAUSE\x10\x01\x12\x1a\n\x16ROLLOUT_COMMAND_RESUME\x10\x02\x12\x19\n\x15ROLLOUT_COMMAND_ABORT\x10\x03\x32\x8d\x05\n\x08Rollouts\x12@\n\x0cStartRollout\x12\x1d.shoal.v1.StartRolloutRequest\x1a\x11.shoal.v1.Rollout\x12M\n\x0cListRollouts\x12\x1d.shoal.v1.ListRolloutsRequest\x1a\x1e.shoal.v1.ListRolloutsResponse\x12\x42\n\x0cWatchRollout\x12\x1d.shoal.v1.WatchRolloutRequest\x1a\x11.shoal.v1.Rollout0\x01\x12\x44\n\x0e\x43ommandRollout\x12\x1f.shoal.v1.CommandRolloutRequest\x1a\x11.shoal.v1.Rollout\x12=\n\tAddBundle\x12\x17.shoal.v1.AddBundlePart\x1a\x15.shoal.v1.AgentBundle(\x01\x12J\n\x0bListBundles\x12\x1c.shoal.v1.ListBundlesRequest\x1a\x1d.shoal.v1.ListBundlesResponse\x12H\n\x0eWatchDirective\x12\x1f.shoal.v1.WatchDirectiveRequest\x1a\x13.shoal.v1.Directive0\x01\x12?\n\tGetBundle\x12\x1a.shoal.v1.GetBundleRequest\x1a\x14.shoal.v1.BundlePart0\x01\x12P\n\rReportOutcome\x12\x1e.shoal.v1.ReportOutcomeRequest\x1a\x1f.shoal.v1.ReportOutcomeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.rollout_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLLOUTKIND']._serialized_start=2244
-  _globals['_ROLLOUTKIND']._serialized_end=2336
-  _globals['_ROLLOUTSTATE']._serialized_start=2339
-  _globals['_ROLLOUTSTATE']._serialized_end=2519
-  _globals['_ROLLOUTPROGRESS']._serialized_start=2522
-  _globals['_ROLLOUTPROGRESS']._serialized_end=2726
-  _globals['_ROLLOUTCOMMAND']._serialized_start=2729
-  _globals['_ROLLOUTCOMMAND']._serialized_end=2860
+  _globals['_ROLLOUTKIND']._serialized_start=2313
+  _globals['_ROLLOUTKIND']._serialized_end=2405
+  _globals['_ROLLOUTSTATE']._serialized_start=2408
+  _globals['_ROLLOUTSTATE']._serialized_end=2588
+  _globals['_ROLLOUTPROGRESS']._serialized_start=2591
+  _globals['_ROLLOUTPROGRESS']._serialized_end=2822
+  _globals['_ROLLOUTCOMMAND']._serialized_start=2825
+  _globals['_ROLLOUTCOMMAND']._serialized_end=2956
   _globals['_ROLLOUTWAVE']._serialized_start=36
   _globals['_ROLLOUTWAVE']._serialized_end=81
   _globals['_ROLLOUTPLAN']._serialized_start=84
@@ -48,41 +48,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLOUTNOTE']._serialized_start=455
   _globals['_ROLLOUTNOTE']._serialized_end=512
   _globals['_ROLLOUT']._serialized_start=515
-  _globals['_ROLLOUT']._serialized_end=864
-  _globals['_STARTROLLOUTREQUEST']._serialized_start=866
-  _globals['_STARTROLLOUTREQUEST']._serialized_end=956
-  _globals['_LISTROLLOUTSREQUEST']._serialized_start=958
-  _globals['_LISTROLLOUTSREQUEST']._serialized_end=994
-  _globals['_LISTROLLOUTSRESPONSE']._serialized_start=996
-  _globals['_LISTROLLOUTSRESPONSE']._serialized_end=1055
-  _globals['_WATCHROLLOUTREQUEST']._serialized_start=1057
-  _globals['_WATCHROLLOUTREQUEST']._serialized_end=1113
-  _globals['_COMMANDROLLOUTREQUEST']._serialized_start=1115
-  _globals['_COMMANDROLLOUTREQUEST']._serialized_end=1232
-  _globals['_AGENTBUNDLE']._serialized_start=1234
-  _globals['_AGENTBUNDLE']._serialized_end=1355
-  _globals['_BUNDLEPART']._serialized_start=1357
-  _globals['_BUNDLEPART']._serialized_end=1420
-  _globals['_ADDBUNDLEPART']._serialized_start=1422
-  _globals['_ADDBUNDLEPART']._serialized_end=1488
-  _globals['_LISTBUNDLESREQUEST']._serialized_start=1490
-  _globals['_LISTBUNDLESREQUEST']._serialized_end=1525
-  _globals['_LISTBUNDLESRESPONSE']._serialized_start=1527
-  _globals['_LISTBUNDLESRESPONSE']._serialized_end=1588
-  _globals['_WATCHDIRECTIVEREQUEST']._serialized_start=1590
-  _globals['_WATCHDIRECTIVEREQUEST']._serialized_end=1663
-  _globals['_POLICYDIRECTIVE']._serialized_start=1665
-  _globals['_POLICYDIRECTIVE']._serialized_end=1753
-  _globals['_AGENTDIRECTIVE']._serialized_start=1755
-  _globals['_AGENTDIRECTIVE']._serialized_end=1863
-  _globals['_DIRECTIVE']._serialized_start=1865
-  _globals['_DIRECTIVE']._serialized_end=1960
-  _globals['_GETBUNDLEREQUEST']._serialized_start=1962
-  _globals['_GETBUNDLEREQUEST']._serialized_end=2027
-  _globals['_REPORTOUTCOMEREQUEST']._serialized_start=2030
-  _globals['_REPORTOUTCOMEREQUEST']._serialized_end=2217
-  _globals['_REPORTOUTCOMERESPONSE']._serialized_start=2219
-  _globals['_REPORTOUTCOMERESPONSE']._serialized_end=2242
-  _globals['_ROLLOUTS']._serialized_start=2863
-  _globals['_ROLLOUTS']._serialized_end=3516
+  _globals['_ROLLOUT']._serialized_end=933
+  _globals['_STARTROLLOUTREQUEST']._serialized_start=935
+  _globals['_STARTROLLOUTREQUEST']._serialized_end=1025
+  _globals['_LISTROLLOUTSREQUEST']._serialized_start=1027
+  _globals['_LISTROLLOUTSREQUEST']._serialized_end=1063
+  _globals['_LISTROLLOUTSRESPONSE']._serialized_start=1065
+  _globals['_LISTROLLOUTSRESPONSE']._serialized_end=1124
+  _globals['_WATCHROLLOUTREQUEST']._serialized_start=1126
+  _globals['_WATCHROLLOUTREQUEST']._serialized_end=1182
+  _globals['_COMMANDROLLOUTREQUEST']._serialized_start=1184
+  _globals['_COMMANDROLLOUTREQUEST']._serialized_end=1301
+  _globals['_AGENTBUNDLE']._serialized_start=1303
+  _globals['_AGENTBUNDLE']._serialized_end=1424
+  _globals['_BUNDLEPART']._serialized_start=1426
+  _globals['_BUNDLEPART']._serialized_end=1489
+  _globals['_ADDBUNDLEPART']._serialized_start=1491
+  _globals['_ADDBUNDLEPART']._serialized_end=1557
+  _globals['_LISTBUNDLESREQUEST']._serialized_start=1559
+  _globals['_LISTBUNDLESREQUEST']._serialized_end=1594
+  _globals['_LISTBUNDLESRESPONSE']._serialized_start=1596
+  _globals['_LISTBUNDLESRESPONSE']._serialized_end=1657
+  _globals['_WATCHDIRECTIVEREQUEST']._serialized_start=1659
+  _globals['_WATCHDIRECTIVEREQUEST']._serialized_end=1732
+  _globals['_POLICYDIRECTIVE']._serialized_start=1734
+  _globals['_POLICYDIRECTIVE']._serialized_end=1822
+  _globals['_AGENTDIRECTIVE']._serialized_start=1824
+  _globals['_AGENTDIRECTIVE']._serialized_end=1932
+  _globals['_DIRECTIVE']._serialized_start=1934
+  _globals['_DIRECTIVE']._serialized_end=2029
+  _globals['_GETBUNDLEREQUEST']._serialized_start=2031
+  _globals['_GETBUNDLEREQUEST']._serialized_end=2096
+  _globals['_REPORTOUTCOMEREQUEST']._serialized_start=2099
+  _globals['_REPORTOUTCOMEREQUEST']._serialized_end=2286
+  _globals['_REPORTOUTCOMERESPONSE']._serialized_start=2288
+  _globals['_REPORTOUTCOMERESPONSE']._serialized_end=2311
+  _globals['_ROLLOUTS']._serialized_start=2959
+  _globals['_ROLLOUTS']._serialized_end=3612
 # @@protoc_insertion_point(module_scope)

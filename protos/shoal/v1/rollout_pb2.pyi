@@ -30,6 +30,7 @@ class RolloutProgress(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLLOUT_PROGRESS_SUCCEEDED: _ClassVar[RolloutProgress]
     ROLLOUT_PROGRESS_FAILED: _ClassVar[RolloutProgress]
     ROLLOUT_PROGRESS_TIMED_OUT: _ClassVar[RolloutProgress]
+    ROLLOUT_PROGRESS_LEFT: _ClassVar[RolloutProgress]
 
 class RolloutCommand(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ ROLLOUT_PROGRESS_STARTED: RolloutProgress
 ROLLOUT_PROGRESS_SUCCEEDED: RolloutProgress
 ROLLOUT_PROGRESS_FAILED: RolloutProgress
 ROLLOUT_PROGRESS_TIMED_OUT: RolloutProgress
+ROLLOUT_PROGRESS_LEFT: RolloutProgress
 ROLLOUT_COMMAND_UNSPECIFIED: RolloutCommand
 ROLLOUT_COMMAND_PAUSE: RolloutCommand
 ROLLOUT_COMMAND_RESUME: RolloutCommand
@@ -114,7 +116,7 @@ class RolloutNote(_message.Message):
     def __init__(self, at_s: _Optional[float] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("rollout_id", "plan", "state", "reason", "wave", "members", "history", "candidate_version", "baseline_version", "undo_version", "ran_s", "created_unix_ms", "devices")
+    __slots__ = ("rollout_id", "plan", "state", "reason", "wave", "members", "history", "candidate_version", "baseline_version", "undo_version", "ran_s", "created_unix_ms", "devices", "asked", "succeeded", "failed", "timed_out")
     ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +130,10 @@ class Rollout(_message.Message):
     RAN_S_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     rollout_id: int
     plan: RolloutPlan
     state: RolloutState
@@ -141,7 +147,11 @@ class Rollout(_message.Message):
     ran_s: float
     created_unix_ms: int
     devices: int
-    def __init__(self, rollout_id: _Optional[int] = ..., plan: _Optional[_Union[RolloutPlan, _Mapping]] = ..., state: _Optional[_Union[RolloutState, str]] = ..., reason: _Optional[str] = ..., wave: _Optional[int] = ..., members: _Optional[_Iterable[_Union[RolloutMember, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RolloutNote, _Mapping]]] = ..., candidate_version: _Optional[int] = ..., baseline_version: _Optional[int] = ..., undo_version: _Optional[int] = ..., ran_s: _Optional[float] = ..., created_unix_ms: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
+    asked: int
+    succeeded: int
+    failed: int
+    timed_out: int
+    def __init__(self, rollout_id: _Optional[int] = ..., plan: _Optional[_Union[RolloutPlan, _Mapping]] = ..., state: _Optional[_Union[RolloutState, str]] = ..., reason: _Optional[str] = ..., wave: _Optional[int] = ..., members: _Optional[_Iterable[_Union[RolloutMember, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RolloutNote, _Mapping]]] = ..., candidate_version: _Optional[int] = ..., baseline_version: _Optional[int] = ..., undo_version: _Optional[int] = ..., ran_s: _Optional[float] = ..., created_unix_ms: _Optional[int] = ..., devices: _Optional[int] = ..., asked: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., timed_out: _Optional[int] = ...) -> None: ...
 
 class StartRolloutRequest(_message.Message):
     __slots__ = ("fleet", "plan", "dry_run")

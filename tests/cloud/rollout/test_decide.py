@@ -12,7 +12,7 @@ from rollouts import BAD, BEGUN, GOOD, PLAN, RUN, Play, active, fleet
 
 from cloud_learner.rollout.decide import MAX_DEATHS, Outcome, Report, decide
 from cloud_learner.rollout.plan import Kind, Plan, Wave, parse_waves
-from cloud_learner.rollout.rollout import Progress, State
+from cloud_learner.rollout.rollout import Enter, Progress, State
 
 FAR_S = 10 * PLAN.wave_timeout_s
 
@@ -188,6 +188,17 @@ def test_what_a_device_says_after_the_end_is_kept_and_changes_nothing_else() -> 
     assert rollout.members["pi-2"].progress is Progress.SUCCEEDED
 
 
+def test_a_device_that_went_back_says_so_once_it_was_aborted_and_not_before() -> None:
+    left = Outcome(Progress.LEFT, "it limps", 0, RUN)
+    play = Play()
+    (canary,) = play.step().members
+    play.all_say(BEGUN)
+    assert play.step({canary: left}).members[canary].progress is Progress.STARTED
+    play.rollout = play.rollout.after(Enter(State.ABORTED, "it limps"), play.now_s)
+    assert play.step({canary: left}).members[canary].progress is Progress.LEFT
+    assert play.step({canary: GOOD}).members[canary].progress is Progress.LEFT
+
+
 def test_a_device_that_joins_is_placed_and_the_same_whoever_else_is_asked_first() -> None:
     plan = replace(PLAN, waves=parse_waves("2,100%"))
     play = Play(rollout=active(plan))
@@ -216,7 +227,13 @@ def test_a_device_that_fails_after_it_succeeded_counts_as_failed() -> None:
     assert play.rollout.members[canary].progress is Progress.FAILED
 
 
-OUTCOMES = st.sampled_from([None, BEGUN, GOOD, BAD, Outcome(Progress.STARTED, "", 1, bytes(16))])
+OUTCOMES = st.sampled_from(
+    [
+        *(None, BEGUN, GOOD, BAD),
+        Outcome(Progress.STARTED, "", 1, bytes(16)),
+        Outcome(Progress.LEFT, "", 0, RUN),
+    ]
+)
 WAVES = st.sampled_from(["100%", "1,100%", "1,10%,100%", "1,3,50%,100%", "25%,50%,100%"])
 
 
@@ -259,8 +276,8 @@ def test_whatever_devices_do_waves_only_grow_and_it_comes_to_an_end(
                 earlier = before.members.get(device_id)
                 kept = earlier is not None and earlier.progress is Progress.SUCCEEDED
                 assert kept or said[device_id].progress is Progress.SUCCEEDED
-        if after.state is State.PROMOTED:
-            assert set(after.members) >= set(play.devices) or before.state.ended
+        if after.state is State.PROMOTED and not before.state.ended:
+            assert set(after.members) >= set(play.devices)
             assert all(member.progress.settled for member in after.members.values())
             assert after.count(Progress.SUCCEEDED) or max_failures == 1.0
     # Nobody says anything any more: time ends it, however it stands.

@@ -25,6 +25,8 @@ from edge_agent.doctor.doctor import Examination, look_at_slots
 from edge_agent.doctor.machine import Machine
 from edge_agent.enrollment.address import MEMBERSHIP_FILE, Membership
 from edge_agent.events import Events
+from edge_agent.slots import codec
+from edge_agent.slots.state import Content, Name, Release, Slot, State, Trial
 from edge_agent.spool.spool import Spool
 from shoal.identity import Identity
 from shoalctl.cli import run
@@ -187,20 +189,34 @@ def test_a_running_agent_keeps_its_environment_to_itself(
     assert "a running agent has it" in found["environment"].detail
 
 
+RELEASE = Release("0" * 64, "0.2.0-1", "0.2.0")
+RUNS = State(current=Name.A, a=Slot(Content.COMMITTED, RELEASE, "it acted"))
+
+
 @pytest.mark.parametrize(
-    ("text", "level", "says"),
+    ("data", "level", "says"),
     [
-        ('{"current": "a", "trial": null, "history": []}', Level.OK, "current a"),
-        ("{}", Level.OK, "nothing is installed"),
-        ("{", Level.FAULT, "damaged"),
-        ("[1]", Level.FAULT, "damaged"),
+        (codec.encode(RUNS), Level.OK, "0.2.0-1 runs, in slot a"),
+        (codec.encode(State()), Level.WARN, "no slot was switched to yet"),
+        (
+            codec.encode(replace(RUNS, trial=Trial(1, "rollout 7", 0, "boot"))),
+            Level.OK,
+            "on trial (rollout 7)",
+        ),
+        (
+            codec.encode(replace(RUNS, trial=Trial(1, "rollout 7", 0, "boot", deaths=2))),
+            Level.WARN,
+            "its agent died 2 times",
+        ),
+        (b"{", Level.FAULT, "damaged"),
+        (b"[1]", Level.FAULT, "damaged"),
     ],
 )
 def test_slots_are_looked_at_where_there_are_some(
-    tmp_path: Path, text: str, level: Level, says: str
+    tmp_path: Path, data: bytes, level: Level, says: str
 ) -> None:
     assert look_at_slots(tmp_path) is None
-    (tmp_path / "slots.json").write_text(text)
+    (tmp_path / "slots.json").write_bytes(data)
     finding = look_at_slots(tmp_path)
     assert finding is not None
     assert finding.level is level

@@ -90,13 +90,16 @@ def test_an_aborted_bundle_is_left_once_be_it_on_trial_or_committed() -> None:
         assert next_step(BACK, AgentSeen(state)).step is Step.LEAVE
         assert next_step(BACK, AgentSeen(state, requested=NEW.digest)).step is Step.WAIT
     for left in (RUNNING, INSTALLED, ROLLED_BACK, None):
-        assert next_step(BACK, AgentSeen(left)) == Next(Step.NOTHING)
+        step = next_step(BACK, AgentSeen(left))
+        assert (step.step, step.progress) == (Step.NOTHING, Progress.LEFT)
+    assert "died 3 times" in next_step(BACK, AgentSeen(ROLLED_BACK)).reason
 
 
 def test_the_only_bundle_of_a_device_is_not_left_for_nothing() -> None:
     """An update fails closed and leaves no agent (meta-balena#1869)."""
     only = State(current=Name.A, a=Slot(Content.COMMITTED, NEW, "it acted"))
-    assert next_step(BACK, AgentSeen(only)) == Next(Step.NOTHING)
+    step = next_step(BACK, AgentSeen(only))
+    assert (step.step, step.progress) == (Step.NOTHING, Progress.FAILED)
 
 
 @given(SEEN, st.sampled_from([ASKED, BACK]))
@@ -114,7 +117,9 @@ def test_a_success_is_told_of_a_committed_slot_alone_and_nothing_is_asked_for_tw
         assert step.reason
         assert step.step is Step.NOTHING
     if asked.go_back:
-        assert step.progress is None
+        assert step.progress in (None, Progress.LEFT, Progress.FAILED)
+    else:
+        assert step.progress is not Progress.LEFT
 
 
 def test_a_trial_that_follows_a_rollback_of_the_other_bundle_is_not_its_success() -> None:

@@ -226,6 +226,11 @@ async def test_an_aborted_bundle_is_left_by_a_request_that_names_it(tmp_path: Pa
         request = json.loads(pi.request.read_text())
         assert (request["digest"], request["rollback"]) == (manifest.digest, True)
         assert "it limps" in request["reason"]
+        assert progress(cloud) is Progress.STARTED
+        pi.request.unlink()
+        pi.put(transitions.roll_back(pi.state(), request["reason"], NOW))
+        await until(lambda: progress(cloud) is Progress.LEFT)
+        assert "it limps" in rollout_of(cloud).members["pi-1"].reason
 
 
 @on_loop
@@ -292,6 +297,7 @@ async def test_a_bundle_signed_by_another_never_gets_to_the_learner_s_shelf(
         write_bundle(tmp_path / "ok.tar", arch="x86_64", version=VERSION)
         with pytest.raises(grpc.aio.AioRpcError, match="only an operator"):
             await add(cloud, tmp_path / "ok.tar", name="pi-1")
+        assert cloud.counters["bundles_refused"] == 2
         assert not cloud.bundles.all
         assert not list((tmp_path / "bundles").iterdir())
 

@@ -16,7 +16,8 @@ from shoal.bundle_archive import unpack
 from shoalctl.cli import run
 from shoalctl.flash.bundle import wheelhouse
 from shoalctl.flash.bundle.fleet_trust import fleet_public_key
-from shoalctl.flash.bundle.parts import Parts, edge_directory
+from shoalctl.flash.bundle.parts import Parts
+from shoalctl.flash.edge_files import edge_directory
 
 
 @pytest.fixture(autouse=True)

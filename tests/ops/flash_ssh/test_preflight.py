@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from host_facts import FIT, GIB, NOW_S, PYTHON
 from hypothesis import given
 from hypothesis import strategies as st
 from ssh_hosts import SshHost, fake_bundle, flash, items, needs_sshd
 
 from shoal.errors import FlashFailed
-from shoalctl.flash.ssh.facts import FACTS_SCRIPT, Disk, Facts, Privilege, Python, parse_facts
+from shoalctl.flash.ssh.facts import FACTS_SCRIPT, Disk, Facts, Privilege, parse_facts
 from shoalctl.flash.ssh.offline_bundle import OfflineBundle
 from shoalctl.flash.ssh.preflight import (
     DISK_MARGIN_BYTES,
@@ -25,36 +26,6 @@ from shoalctl.flash.ssh.preflight import (
     judge,
 )
 
-NOW_S = 1_800_000_000.0
-GIB = 1 << 30
-PYTHON = Python("python3", "3.11.2", "CPython", 64, venv=True, ensurepip=True)
-FIT = Facts(
-    privilege=Privilege.ROOT,
-    user="root",
-    staging="/root/.cache/shoal/flash",
-    hostname="pi-1",
-    system="Debian GNU/Linux 12 (bookworm)",
-    machine="aarch64",
-    clock_s=NOW_S,
-    pythons=(PYTHON,),
-    glibc="2.36",
-    libc="glibc 2.36",
-    memory_total_bytes=GIB,
-    memory_available_bytes=GIB // 2,
-    disks={
-        name: Disk("/dev/mmcblk0p2", 8 * GIB, writable=True)
-        for name in ("prefix", "state", "staging")
-    },
-    systemd=True,
-    unit=False,
-    enrolled=False,
-    token=False,
-    staged={},
-    unpacked=frozenset(),
-    lock="",
-    slots="",
-)
-
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> OfflineBundle:
@@ -62,8 +33,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> OfflineBundle:
     return OfflineBundle.open(fake_bundle(path, arch="aarch64", python="3.11", min_glibc="2.28"))
 
 
-def reasons(facts: Facts, bundle: OfflineBundle, **options: bool) -> list[Reason]:
-    found = judge(facts, bundle, now_s=NOW_S, **({"systemd": True} | options))
+def reasons(facts: Facts, bundle: OfflineBundle, *, systemd: bool = True) -> list[Reason]:
+    found = judge(facts, bundle, now_s=NOW_S, systemd=systemd)
     assert all(refusal.detail for refusal in found)
     return [refusal.reason for refusal in found]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from shoal.bundle import INSTALLER_NAME
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.target import Target
+from shoalctl.flash.edge_files import edge_directory, edge_text
 
 LAUNCHER_PACKAGE = "edge_agent.slots"
 _UNIT_SUFFIXES = (".service", ".path", ".timer", ".socket")
@@ -40,13 +41,10 @@ class Parts:
             ConfigError: A part is missing.
         """
         edge = edge or edge_directory()
-        try:
-            installer = (edge / INSTALLER_NAME).read_text("utf-8")
-        except OSError as error:
-            raise ConfigError(f"{error.filename}: {error.strerror}; install Shoal again") from error
+        installer = edge_text(INSTALLER_NAME, edge)
         units = {
             path.name: path.read_bytes()
-            for path in sorted(edge.rglob("*"))
+            for path in sorted((edge / "systemd").iterdir())
             if path.suffix in _UNIT_SUFFIXES
         }
         return cls(_launcher(), units, installer)
@@ -71,19 +69,6 @@ class Parts:
             **{f"units/{name}": content for name, content in self.units.items()},
             INSTALLER_NAME: filled.encode(),
         }
-
-
-def edge_directory() -> Path:
-    """`deploy/edge`: in a checkout as it is there, in an installation within the package.
-
-    Raises:
-        ConfigError: It is not there.
-    """
-    package = Path(__file__).parents[2]
-    for place in (package / "edge", package.parent / "edge"):
-        if (place / INSTALLER_NAME).is_file():
-            return place
-    raise ConfigError(f"{package / 'edge'} is missing: install Shoal again")
 
 
 def _launcher() -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 
+from shoalctl.flash.edge_files import edge_text
 from shoalctl.flash.seeds.first_boot import SCRIPT_PATH, first_boot_script
 from shoalctl.flash.seeds.settings import DeviceSettings
 
@@ -22,19 +23,7 @@ _FORGET_COMMAND_LINE = (
     r"-e 's| systemd\.unit=kernel-command-line\.target||g' "
     '"$boot/cmdline.txt"'
 )
-_UNIT = """[Unit]
-Description=Install Shoal from the boot partition, once
-Wants=network-online.target
-After=network-online.target
-ConditionPathExists=!/var/lib/shoal/first-boot.done
-
-[Service]
-Type=oneshot
-ExecStart=@SCRIPT@
-
-[Install]
-WantedBy=multi-user.target
-""".replace("@SCRIPT@", SCRIPT_PATH)
+UNIT_NAME = "shoal-first-boot.service"
 
 
 def first_run_script(settings: DeviceSettings, *, volume_id: str) -> bytes:
@@ -88,8 +77,8 @@ def _first_boot(volume_id: str) -> list[str]:
         first_boot_script(volume_id).rstrip("\n"),
         "SHOAL_FIRST_BOOT",
         f"chmod 0700 {SCRIPT_PATH}",
-        "cat >/etc/systemd/system/shoal-first-boot.service <<'SHOAL_UNIT'",
-        _UNIT.rstrip("\n"),
+        f"cat >/etc/systemd/system/{UNIT_NAME} <<'SHOAL_UNIT'",
+        edge_text(f"{UNIT_NAME}.in").replace("@SCRIPT@", SCRIPT_PATH).rstrip("\n"),
         "SHOAL_UNIT",
-        "systemctl enable shoal-first-boot.service",
+        f"systemctl enable {UNIT_NAME}",
     ]

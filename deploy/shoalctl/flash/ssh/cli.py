@@ -20,7 +20,10 @@ Hosts = Annotated[
     list[str] | None, typer.Argument(metavar="[USER@HOST]...", help="Also with :PORT.")
 ]
 Inventory = Annotated[
-    Path | None, typer.Option(help="A TOML file of hosts; see `docs/flash-ssh.md`.")
+    Path | None,
+    typer.Option(
+        help="A TOML file: [bundles] by arch, [[hosts]] of name, host, user, port, labels."
+    ),
 ]
 Limit = Annotated[
     list[str] | None,
@@ -109,13 +112,13 @@ def flash_ssh(
     from dataclasses import replace
 
     from shoalctl.flash.ssh.command import run_flash_ssh
-    from shoalctl.flash.ssh.host_flasher import FlashPlan
+    from shoalctl.flash.ssh.settings import FlashSettings
     from shoalctl.flash.ssh.tokens import read_token_source
 
     targets = _targets(hosts, inventory, limit, parallel, identity, known_hosts, accept_host_key)
     if token == "-":  # noqa: S105 - the sign for stdin
         targets = replace(targets, interactive=False)
-    flash_plan = FlashPlan(
+    settings = FlashSettings(
         places=_places(prefix, staging, systemd=not no_systemd),
         allow=_reasons(allow or ()),
         wait_s=None if no_wait else wait_s,
@@ -123,7 +126,7 @@ def flash_ssh(
         dry_run=dry_run,
     )
     source = read_token_source(token, token_file, fleet, sys.stdin)
-    report = run_flash_ssh(targets, bundle or (), flash_plan, source, device_id=device_id)
+    report = run_flash_ssh(targets, bundle or (), settings, source, device_id=device_id)
     _finish(report, output)
 
 
@@ -145,11 +148,11 @@ def roll_back(
     """Have machines go back to the slot beside the running one."""
     _need_asyncssh()
     from shoalctl.flash.ssh.command import run_rollback
-    from shoalctl.flash.ssh.host_flasher import FlashPlan
+    from shoalctl.flash.ssh.settings import FlashSettings
 
     targets = _targets(hosts, inventory, limit, parallel, identity, known_hosts, accept_host_key)
-    flash_plan = FlashPlan(places=_places(prefix, None, systemd=not no_systemd), dry_run=dry_run)
-    _finish(run_rollback(targets, flash_plan, reason), output)
+    settings = FlashSettings(places=_places(prefix, None, systemd=not no_systemd), dry_run=dry_run)
+    _finish(run_rollback(targets, settings, reason), output)
 
 
 def _finish(report: Report, output: Format) -> None:

@@ -12,7 +12,7 @@ from typing import TextIO
 from shoal.errors import ConfigError
 from shoal.topics import check_device_id
 from shoalctl.flash.ssh.host import Host, parse_host
-from shoalctl.flash.ssh.host_flasher import FlashPlan, HostFlasher
+from shoalctl.flash.ssh.host_flasher import HostFlasher
 from shoalctl.flash.ssh.host_keys import KnownHosts
 from shoalctl.flash.ssh.host_progress import HostProgress, host_progress_on
 from shoalctl.flash.ssh.host_rollback import HostRollback
@@ -21,6 +21,7 @@ from shoalctl.flash.ssh.offline_bundle import BundleShelf
 from shoalctl.flash.ssh.remote import Login
 from shoalctl.flash.ssh.result import HostResult
 from shoalctl.flash.ssh.secret_prompt import SecretPrompt
+from shoalctl.flash.ssh.settings import FlashSettings
 from shoalctl.flash.ssh.tokens import TokenSource
 
 MAX_PARALLEL = 256
@@ -97,7 +98,7 @@ class Report:
 def run_flash_ssh(
     targets: Targets,
     bundles: Sequence[Path],
-    flash_plan: FlashPlan,
+    settings: FlashSettings,
     tokens: TokenSource | None,
     *,
     device_id: str | None = None,
@@ -118,14 +119,14 @@ def run_flash_ssh(
     by_host = {host.name: shelf.bundles_of(host) for host in hosts}
 
     def flash(host: Host, login: Login, progress: HostProgress) -> Work:
-        flasher = HostFlasher(host, by_host[host.name], login, flash_plan, tokens, progress)
+        flasher = HostFlasher(host, by_host[host.name], login, settings, tokens, progress)
         return Work(flasher.flash, flasher.interrupted)
 
     return _run(targets, hosts, flash, out or sys.stderr)
 
 
 def run_rollback(
-    targets: Targets, flash_plan: FlashPlan, reason: str, *, out: TextIO | None = None
+    targets: Targets, settings: FlashSettings, reason: str, *, out: TextIO | None = None
 ) -> Report:
     """Has the hosts go back to the slot beside the running one.
 
@@ -134,7 +135,7 @@ def run_rollback(
     """
 
     def back(host: Host, login: Login, progress: HostProgress) -> Work:
-        rollback = HostRollback(host, login, flash_plan, reason, progress)
+        rollback = HostRollback(host, login, settings, reason, progress)
         return Work(rollback.roll_back, rollback.interrupted)
 
     return _run(targets, targets.selected(), back, out or sys.stderr)

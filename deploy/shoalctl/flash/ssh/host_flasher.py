@@ -8,81 +8,45 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from shoal.errors import ConnectionFailed, FlashFailed, ShoalError
 from shoal.services import backoff
 from shoalctl.flash.ssh.facts import Facts
 from shoalctl.flash.ssh.host import Host
+from shoalctl.flash.ssh.host_keys import HostKeyRefused
 from shoalctl.flash.ssh.host_progress import HostProgress
 from shoalctl.flash.ssh.lease import under_lock
 from shoalctl.flash.ssh.offline_bundle import OfflineBundle
 from shoalctl.flash.ssh.plan import (
     COMMAND_TIMEOUT_S,
     Action,
-    Places,
     Step,
     lock_action,
     plan,
     slots_command,
     uploaded,
 )
-from shoalctl.flash.ssh.preflight import HostRefused, Reason, choose_bundle, judge
+from shoalctl.flash.ssh.preflight import HostRefused, choose_bundle, judge
 from shoalctl.flash.ssh.remote import LinkLost, Login, Remote, connect
 from shoalctl.flash.ssh.result import HostResult, Outcome, PlannedCommand
 from shoalctl.flash.ssh.scout import Found, find_out
 from shoalctl.flash.ssh.scripts import DAMAGED_STATUS
+from shoalctl.flash.ssh.settings import FlashSettings
 from shoalctl.flash.ssh.tokens import TokenSource
 from shoalctl.flash.ssh.trial import Standing, Verdict, read_slots, standing_of
 from shoalctl.flash.ssh.upload import upload
+from shoalctl.flash.ssh.way import Way
 
 RECONNECT_BASE_S: Final = 1.0
 RECONNECT_CAP_S: Final = 30.0
-POLL_S: Final = 2.0
-"""How often a trial is looked at: nothing on the host could tell us through SSH."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlashPlan:
-    """What is the same for all hosts of one command.
-
-    Attributes:
-        places: Where things are on a host.
-        allow: Reasons that do not refuse a host.
-        wait_s: How long a trial may take until it is reported as not over; None: don't wait.
-        retries: How often a lost link is made again, without anything new having come across.
-        dry_run: Whether nothing is to be changed.
-        poll_s: How often a trial is looked at.
-    """
-
-    places: Places = field(default_factory=Places)
-    allow: frozenset[Reason] = frozenset()
-    wait_s: float | None = 600.0
-    retries: int = 3
-    dry_run: bool = False
-    poll_s: float = POLL_S
-
-
-@dataclass(slots=True)
-class _Way:
-    """How far it is on one host, over all connections to it."""
-
-    step: Step = Step.CONNECT
-    bundle: OfflineBundle | None = None
-    sent_bytes: int = 0
-    kept_bytes: int | None = None
-    reconnects: int = 0
-    first: Verdict | None = None
-    switched: bool = False
-    sudo_password: str | None = field(default=None, repr=False)
-    note: str = ""
 
 
 class HostFlasher:
     """Flashes one host.
 
-    result = await HostFlasher(host, bundles, login, plan, tokens, progress).flash()
+    result = await HostFlasher(host, bundles, login, settings, tokens, progress).flash()
     """
 
     def __init__(
@@ -90,7 +54,7 @@ class HostFlasher:
         host: Host,
         bundles: Mapping[str, OfflineBundle],
         login: Login,
-        flash_plan: FlashPlan,
+        settings: FlashSettings,
         tokens: TokenSource | None,
         progress: HostProgress,
         clock: Callable[[], float] = time.monotonic,
@@ -98,22 +62,18 @@ class HostFlasher:
         self._host = host
         self._bundles = bundles
         self._login = login
-        self._plan = flash_plan
+        self._settings = settings
         self._tokens = tokens
         self._progress = progress
         self._clock = clock
-        self._way = _Way()
-        self._began = clock()
+        self._way = Way(host, clock, clock())
 
     async def flash(self) -> HostResult:
         """Does what is left to do. Never raises for what is wrong with this host."""
         try:
             result = await self._until_done()
-        except HostRefused as error:
-            slugs = tuple(refusal.reason.value for refusal in error.refusals)
-            result = self._result(Outcome.REFUSED, str(error), refusals=slugs, error=error)
         except ShoalError as error:
-            result = self._result(Outcome.FAILED, str(error), error=error)
+            result = self._way.failure(error)
         except asyncio.CancelledError:
             result = self.interrupted()
             self._progress.end(self._host.name, last_words(result))
@@ -127,7 +87,7 @@ class HostFlasher:
             Step.WAIT: "it was switched to and goes on by itself: it is committed once it acted, "
             "or rolled back",
         }
-        return self._result(
+        return self._way.result(
             Outcome.INTERRUPTED,
             after.get(self._way.step, "what ran there before runs on; run this again to go on"),
         )
@@ -138,12 +98,11 @@ class HostFlasher:
             try:
                 return await self._once()
             except ConnectionFailed as error:
-                fresh = self._way.step is Step.CONNECT and not self._way.reconnects
-                if fresh or not isinstance(error, LinkLost | ConnectionFailed):
+                if not self._is_of_the_link(error):
                     raise
                 if self._way.sent_bytes > sent_before:
                     failures, sent_before = 0, self._way.sent_bytes
-                if failures >= self._plan.retries:
+                if failures >= self._settings.retries:
                     raise
                 wait_s = backoff(
                     failures, base_s=RECONNECT_BASE_S, cap_s=RECONNECT_CAP_S, rng=random.Random()
@@ -152,6 +111,11 @@ class HostFlasher:
                 self._way.reconnects += 1
                 self._progress.say(self._host.name, f"{error}; trying again in {wait_s:.1f} s")
                 await asyncio.sleep(wait_s)
+
+    def _is_of_the_link(self, error: ConnectionFailed) -> bool:
+        """Whether trying again may help: the link was lost, or is not back yet."""
+        back = self._way.step is Step.CONNECT and self._way.reconnects > 0
+        return isinstance(error, LinkLost) or (back and not isinstance(error, HostKeyRefused))
 
     async def _once(self) -> HostResult:
         self._begin(Step.CONNECT)
@@ -167,10 +131,10 @@ class HostFlasher:
                 return self._rolled_back(standing)
             actions = self._actions(found, standing, bundle)
             if not actions:
-                return self._result(Outcome.UNCHANGED, slot=standing.slot)
+                return self._outcome(standing, waited=False)
             self._check(found, standing, bundle)
-            lock = lock_action(self._plan.places, who())
-            if self._plan.dry_run:
+            lock = lock_action(self._settings.places, who())
+            if self._settings.dry_run:
                 return self._planned(found.facts, (lock, *actions))
             if [action.step for action in actions] == [Step.WAIT]:
                 return await self._wait(remote, bundle)
@@ -188,7 +152,7 @@ class HostFlasher:
         return found.facts
 
     async def _find_out(self, remote: Remote) -> Found:
-        found = await find_out(remote, self._plan.places, ask=self._login.ask)
+        found = await find_out(remote, self._settings.places, ask=self._login.ask)
         self._way.sudo_password = remote.sudo_password
         return found
 
@@ -203,10 +167,10 @@ class HostFlasher:
             found.facts,
             standing,
             bundle,
-            self._plan.places,
+            self._settings.places,
             reason=f"flashed over SSH by {who()}: bundle {version}",
             token=self._tokens is not None,
-            wait=self._plan.wait_s is not None,
+            wait=self._settings.wait_s is not None,
             device_id=self._host.device_id,
         )
 
@@ -215,8 +179,8 @@ class HostFlasher:
             found.facts,
             bundle,
             now_s=found.at_s,
-            systemd=self._plan.places.systemd,
-            allow=self._plan.allow,
+            systemd=self._settings.places.systemd,
+            allow=self._settings.allow,
             other_on_trial=standing.other_on_trial,
         )
         if refusals:
@@ -262,23 +226,23 @@ class HostFlasher:
             self._way.note = (
                 "it has no enrolment token: `shoal enroll approve NAME` lets it in when it asks"
             )
-        if self._plan.wait_s is None:
+        if self._settings.wait_s is None:
             standing = await self._look(remote, bundle)
             return self._outcome(standing, waited=False)
         return await self._wait(remote, bundle)
 
     async def _wait(self, remote: Remote, bundle: OfflineBundle) -> HostResult:
         self._begin(Step.WAIT)
-        deadline = self._clock() + (self._plan.wait_s or 0.0)
+        deadline = self._clock() + (self._settings.wait_s or 0.0)
         while True:
             standing = await self._look(remote, bundle)
             if standing.verdict is not Verdict.ON_TRIAL or self._clock() >= deadline:
                 return self._outcome(standing, waited=True)
-            await asyncio.sleep(self._plan.poll_s)
+            await asyncio.sleep(self._settings.poll_s)
 
     async def _look(self, remote: Remote, bundle: OfflineBundle) -> Standing:
         done = await remote.run(
-            slots_command(self._plan.places), root=True, timeout_s=COMMAND_TIMEOUT_S
+            slots_command(self._settings.places), root=True, timeout_s=COMMAND_TIMEOUT_S
         )
         if done.status:
             raise FlashFailed(f"can't read the state of its slots: {done.complaint}")
@@ -289,67 +253,37 @@ class HostFlasher:
             case Verdict.COMMITTED:
                 was = self._way.first is Verdict.COMMITTED and not self._way.switched
                 outcome = Outcome.UNCHANGED if was else Outcome.COMMITTED
-                return self._result(outcome, slot=standing.slot)
+                return self._way.result(outcome, slot=standing.slot)
             case Verdict.ON_TRIAL:
-                waited_s = self._plan.wait_s
+                waited_s = self._settings.wait_s
                 reason = (
                     f"after {waited_s:g} s {standing.reason}: it goes on by itself; see "
                     "`shoal devices describe`, and `journalctl -u shoal-agent` there"
                     if waited
                     else standing.reason
                 )
-                result = self._result(Outcome.ON_TRIAL, reason, slot=standing.slot)
+                result = self._way.result(Outcome.ON_TRIAL, reason, slot=standing.slot)
                 return replace(result, ok=not waited, exit_code=3 if waited else 0)
             case Verdict.ROLLED_BACK:
                 return self._rolled_back(standing)
-        return self._result(
+        return self._way.result(
             Outcome.FAILED, f"the bundle is {standing.verdict} in its slots, and does not run"
         )
 
     def _rolled_back(self, standing: Standing) -> HostResult:
         reason = f"{standing.reason}; bundle {standing.running or 'unknown'} runs again"
-        return self._result(Outcome.ROLLED_BACK, reason, slot=standing.slot)
+        return self._way.result(Outcome.ROLLED_BACK, reason, slot=standing.slot)
 
     def _planned(self, facts: Facts, actions: tuple[Action, ...]) -> HostResult:
         commands = tuple(
             PlannedCommand(action.step, action.says, action.shown(facts.privilege))
             for action in actions
         )
-        return replace(self._result(Outcome.PLANNED), planned=commands)
+        return replace(self._way.result(Outcome.PLANNED), planned=commands)
 
     def _begin(self, step: Step, total_bytes: int | None = None) -> None:
         self._way.step = step
         self._progress.begin(self._host.name, step, total_bytes)
-
-    def _result(
-        self,
-        outcome: Outcome,
-        reason: str = "",
-        *,
-        slot: str | None = None,
-        refusals: tuple[str, ...] = (),
-        error: ShoalError | None = None,
-    ) -> HostResult:
-        way, bundle = self._way, self._way.bundle
-        ok = outcome in {Outcome.COMMITTED, Outcome.UNCHANGED, Outcome.ON_TRIAL, Outcome.PLANNED}
-        said = "; ".join(part for part in (reason, way.note if ok else "") if part)
-        return HostResult(
-            host=self._host.name,
-            login=self._host.login,
-            outcome=outcome,
-            ok=ok,
-            step=way.step,
-            reason=said,
-            refusals=refusals,
-            exit_code=error.exit_code if error else int(not ok),
-            bundle_version=bundle.manifest.version if bundle else None,
-            digest=bundle.manifest.digest if bundle else None,
-            slot=slot,
-            sent_bytes=way.sent_bytes,
-            kept_bytes=way.kept_bytes or 0,
-            reconnects=way.reconnects,
-            duration_s=self._clock() - self._began,
-        )
 
 
 def last_words(result: HostResult) -> str:

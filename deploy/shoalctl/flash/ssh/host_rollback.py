@@ -11,7 +11,7 @@ from edge_agent.slots.state import State
 from shoal.errors import FlashFailed, ShoalError
 from shoalctl.flash.ssh.facts import Facts, Privilege
 from shoalctl.flash.ssh.host import Host
-from shoalctl.flash.ssh.host_flasher import FlashPlan, last_words, who
+from shoalctl.flash.ssh.host_flasher import last_words, who
 from shoalctl.flash.ssh.host_progress import HostProgress
 from shoalctl.flash.ssh.lease import under_lock
 from shoalctl.flash.ssh.plan import Action, Step, lock_action, rollback_action
@@ -19,6 +19,7 @@ from shoalctl.flash.ssh.preflight import HostRefused, judge_privilege
 from shoalctl.flash.ssh.remote import Login, Remote, connect
 from shoalctl.flash.ssh.result import HostResult, Outcome, PlannedCommand
 from shoalctl.flash.ssh.scout import find_out
+from shoalctl.flash.ssh.settings import FlashSettings
 from shoalctl.flash.ssh.trial import read_slots
 
 
@@ -26,12 +27,12 @@ from shoalctl.flash.ssh.trial import read_slots
 class HostRollback:
     """Rolls one host back.
 
-    result = await HostRollback(host, login, plan, "the arm shakes", progress).roll_back()
+    result = await HostRollback(host, login, settings, "the arm shakes", progress).roll_back()
     """
 
     host: Host
     login: Login
-    flash_plan: FlashPlan
+    settings: FlashSettings
     reason: str
     progress: HostProgress
     clock: Callable[[], float] = time.monotonic
@@ -66,27 +67,27 @@ class HostRollback:
         self._begin(Step.CONNECT)
         async with connect(self.host, self.login) as remote:
             self._begin(Step.PREFLIGHT)
-            facts = (await find_out(remote, self.flash_plan.places, ask=self.login.ask)).facts
+            facts = (await find_out(remote, self.settings.places, ask=self.login.ask)).facts
             refusals = tuple(judge_privilege(facts))
             if refusals:
                 raise HostRefused(refusals)
             before = _state(facts)
             actions = self._actions()
-            if self.flash_plan.dry_run:
+            if self.settings.dry_run:
                 return self._planned(before, facts.privilege, actions)
             self._begin(Step.LOCK)
             after = await under_lock(remote, actions[0], lambda: self._do_all(remote, actions[1:]))
         return self._result(Outcome.ROLLED_BACK, self.reason, state=after, ok=True)
 
     def _actions(self) -> tuple[Action, ...]:
-        places = self.flash_plan.places
+        places = self.settings.places
         back = rollback_action(places, f"{self.reason} (by {who()})")
         return (lock_action(places, who()), back)
 
     async def _do_all(self, remote: Remote, actions: Sequence[Action]) -> State:
         for action in actions:
             await self._do(remote, action)
-        found = await find_out(remote, self.flash_plan.places, ask=self.login.ask)
+        found = await find_out(remote, self.settings.places, ask=self.login.ask)
         return _state(found.facts)
 
     async def _do(self, remote: Remote, action: Action) -> None:

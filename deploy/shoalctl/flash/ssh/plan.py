@@ -172,11 +172,7 @@ def plan(
         actions = [*_bring(facts, bundle, places), *actions, *named, setup]
     elif standing.verdict in {Verdict.ABSENT, Verdict.ROLLED_BACK}:
         actions = [*_bring(facts, bundle, places), *actions, _install(bundle, places)]
-    if first or standing.verdict in {Verdict.ON_TRIAL, Verdict.COMMITTED}:
-        pass
-    elif standing.verdict is Verdict.KEPT:
-        actions.append(rollback_action(places, reason))
-    else:
+    if not first and standing.verdict not in {Verdict.ON_TRIAL, Verdict.COMMITTED}:
         actions.append(_switch(places, reason))
     if [action.step for action in actions] == [Step.TOKEN] and places.systemd:
         actions.append(restart_action())  # it enrols when it starts

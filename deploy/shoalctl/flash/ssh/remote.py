@@ -229,6 +229,11 @@ async def _connect(host: Host, login: Login, client: _Client) -> asyncssh.SSHCli
         raise client.refused or HostKeyRefused(
             f"the host key of {host.login} can't be verified: {error.reason}"
         ) from error
+    except asyncssh.KeyExchangeFailed as error:
+        raise HostKeyRefused(
+            f"{host.login} and this machine agree on no key exchange: {error.reason}. If its host "
+            "key is known here as one of another type, it has changed: see ssh-keygen -F"
+        ) from error
     except asyncssh.PermissionDenied as error:
         hint = "" if login.ask else " (no password is asked for without a terminal)"
         raise ConnectionFailed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shoalctl.flash.ssh.plan import Step
@@ -75,3 +75,7 @@ class HostResult:
     reconnects: int = 0
     duration_s: float = 0.0
     planned: tuple[PlannedCommand, ...] = ()
+
+    def with_failure(self, exit_code: int, refusals: tuple[str, ...] = ()) -> HostResult:
+        """The same, as a failure of that kind."""
+        return replace(self, ok=False, exit_code=exit_code, refusals=refusals)

@@ -27,11 +27,7 @@ class SecretPrompt:
         self._turn = asyncio.Lock()
 
     async def __call__(self, question: str) -> str:
-        """Returns what was typed.
-
-        Raises:
-            EOFError: The terminal was closed.
-        """
+        """Returns what was typed; nothing if the terminal was closed."""
         async with self._turn:
             with self._pausing(), _echo_off(sys.stdin.fileno()):
                 sys.stderr.write(f"{question}: ")
@@ -55,8 +51,6 @@ async def _read_line(descriptor: int) -> str:
         typed = await line
     finally:
         loop.remove_reader(descriptor)
-    if not typed:
-        raise EOFError("the terminal was closed")
     return typed.decode("utf-8", "replace").rstrip("\r\n")
 
 

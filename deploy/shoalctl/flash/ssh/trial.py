@@ -15,7 +15,6 @@ class Verdict(StrEnum):
 
     ABSENT = "absent"
     INSTALLED = "installed"
-    KEPT = "kept"  # it acted before, and lies beside the one that runs
     ON_TRIAL = "on_trial"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -83,8 +82,6 @@ def standing_of(state: State, digest: str) -> Standing:
     on_trial = state.trial is not None and state.fallback is not None
     if mine and slot.content is Content.CONDEMNED:
         return Standing(Verdict.ROLLED_BACK, spare, slot.reason, running, on_trial)
-    if mine and slot.content is Content.COMMITTED:
-        return Standing(Verdict.KEPT, spare, "", running, on_trial)
-    if mine and slot.content is Content.INSTALLED:
+    if mine and slot.content.runnable:
         return Standing(Verdict.INSTALLED, spare, "", running, on_trial)
     return Standing(Verdict.ABSENT, None, "", running, on_trial)
