@@ -77,8 +77,8 @@ test: $(DEV_STAMP)
 
 # What it builds is kept in ~/.cache/shoal/device, or where SHOAL_DEVICE_CACHE says.
 test-device: $(DEV_STAMP)
-	@echo "==> pytest -v -m device tests/device $(ARGS)"
-	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest -v -m device tests/device $(ARGS)
+	@echo "==> pytest -v -m device -n 2 --dist loadfile tests/device $(ARGS)"
+	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest -v -m device -n 2 --dist loadfile tests/device $(ARGS)
 
 check: $(DEV_STAMP)
 	@echo "==> format"

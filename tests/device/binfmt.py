@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from device.root_cache import alone
 
 DIRECTORY = Path("/proc/sys/fs/binfmt_misc")
 NAME = "qemu-aarch64"
@@ -18,6 +21,11 @@ def aarch64_programs() -> Iterator[None]:
     What is registered by Debian's `qemu-user-static` needs no file inside a root: the kernel keeps
     the interpreter open. One at a time: the list is the whole machine's.
     """
+    with alone(Path(tempfile.gettempdir(), "shoal-binfmt.lock")):
+        yield from _enabled()
+
+
+def _enabled() -> Iterator[None]:
     mounted = not (DIRECTORY / "register").exists()
     if mounted:
         _run("mount", "-t", "binfmt_misc", "binfmt_misc", str(DIRECTORY))

@@ -26,17 +26,15 @@ NEEDED = {
 
 
 @pytest.fixture(scope="session")
-def cache() -> Iterator[RootCache]:
-    """Where the roots are; nobody else uses it, or the kernel's list of programs, meanwhile."""
+def cache() -> RootCache:
+    """Where the roots are."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     packages = sorted({NEEDED[name] for name in NEEDED if shutil.which(name, path=path) is None})
     if packages:
         pytest.fail(f"emulated devices need more: apt-get install {' '.join(packages)}")
     if os.geteuid() != 0:
         pytest.fail("emulated devices need root: roots are built, and namespaces made")
-    found = RootCache(usual_directory())
-    with found.locked():
-        yield found
+    return RootCache(usual_directory())
 
 
 @pytest.fixture(scope="module")

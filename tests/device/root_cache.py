@@ -23,27 +23,25 @@ def usual_directory() -> Path:
     return Path(home) / "shoal" / "device"
 
 
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Waits until nobody else holds a lock, then holds it."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class RootCache:
-    """A directory of what was built.
+    """A directory of what was built; what is in it is only read.
 
-    >>> cache = RootCache(usual_directory())
-    >>> with cache.locked():
-    ...     root = cache.get("aarch64", recipe, build)  # build(directory) fills it
+    >>> root = RootCache(usual_directory()).get("aarch64", recipe, build)  # build(directory)
 
     Attributes:
         directory: Made when it is first used.
     """
 
     directory: Path
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Waits until nobody else works with it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def get(self, name: str, recipe: str, build: Callable[[Path], None]) -> Path:
         """What was built by a recipe; another recipe of that name is thrown away.
@@ -56,12 +54,13 @@ class RootCache:
         self.directory.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(recipe.encode()).hexdigest()[:16]
         place = self.directory / f"{name}-{digest}"
-        if place.exists():
+        with alone(self.directory / f"{name}.lock"):
+            if place.exists():
+                return place
+            for other in self.directory.glob(f"{name}-*"):
+                shutil.rmtree(other)
+            building = self.directory / f"{name}-building"
+            building.mkdir()
+            build(building)
+            building.rename(place)
             return place
-        for other in self.directory.glob(f"{name}-*"):
-            shutil.rmtree(other)
-        building = self.directory / f"{name}-building"
-        building.mkdir()
-        build(building)
-        building.rename(place)
-        return place

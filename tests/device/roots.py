@@ -148,6 +148,5 @@ def _run(*command: str) -> None:
 
 if __name__ == "__main__":
     kept = RootCache(usual_directory())
-    with kept.locked():
-        made = aarch64_root(kept) if sys.argv[1:] == ["aarch64"] else card_image(kept).image
+    made = aarch64_root(kept) if sys.argv[1:] == ["aarch64"] else card_image(kept).image
     sys.stdout.write(f"{made}\n")
