@@ -252,8 +252,10 @@ class Client:
         clean: bool = True,
         context: ssl.SSLContext | None = None,
         will: Message | None = None,
+        hears_broker: bool = False,
     ) -> None:
         self._broker = broker
+        self._hears_broker = hears_broker  # which tells the fleet whom it refused
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id or f"{name}-{os.urandom(4).hex()}",
@@ -360,6 +362,8 @@ class Client:
         self._granted.put([not code.is_failure for code in codes])
 
     def _on_message(self, _client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
+        if message.topic.endswith("/broker/up/event") and not self._hears_broker:
+            return
         self._messages.put(
             Message(message.topic, bytes(message.payload), message.retain, message.qos)
         )

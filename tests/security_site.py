@@ -9,13 +9,14 @@ with Site.open(tmp_path) as site:
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from edge_agent.events import Events
 from shoal.identity import Identity
 from shoal.topics import Topics
 from shoal.wire import frame
+from shoalctl.cli import run as run_shoal
 from shoalctl.fleet_init import FleetPlan, make_fleet
 from shoalctl.pki import FleetPki, Role
 from shoalctl.registry import DeviceRegistry
@@ -134,13 +136,18 @@ class Site:
         ).stdout.strip()
 
     def events(self, *arguments: str) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(
-            self.shoal(
-                *("devices", "events", *arguments, "-o", "json", "--timeout-s", "60"),
-                *("--server", f"{HOST}:{self.server_port}"),
-                *("--identity", str(self.identity("operator"))),
+        """What an operator's command prints; in this process, which is faster."""
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            code = run_shoal(
+                [
+                    *("devices", "events", *arguments, "-o", "json", "--timeout-s", "60"),
+                    *("--server", f"{HOST}:{self.server_port}"),
+                    *("--identity", str(self.identity("operator"))),
+                ]
             )
-        )
+        assert code == 0
+        answer: dict[str, Any] = json.loads(printed.getvalue())
         return answer
 
     def count(self, counter: str) -> int:

@@ -99,7 +99,8 @@ class Killer:
 
 def changes_something(name: str, *args: object) -> bool:
     """Whether a call is a step: killed before one that does nothing, nothing new is seen."""
-    there = isinstance(args[0], str | Path) and os.path.lexists(args[0])
+    first = args[0] if args else None
+    there = isinstance(first, str | Path) and os.path.lexists(first)
     if name == "open":
         flags = args[1] if len(args) > 1 and isinstance(args[1], int) else 0
         return bool(flags & os.O_CREAT) and not there

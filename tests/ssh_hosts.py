@@ -25,6 +25,7 @@ from typing import Any
 import asyncssh
 import pytest
 from bundles import CONTENTS, KEY, manifest_of
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.slots.codec import decode
 from edge_agent.slots.state import Slot, State
@@ -151,7 +152,13 @@ class SshHost:
 
 
 def fake_bundle(
-    path: Path, *, behaviour: str = "acts", size: int = 1000, pip: bool = False, **values: str
+    path: Path,
+    *,
+    behaviour: str = "acts",
+    size: int = 1000,
+    pip: bool = False,
+    key: Ed25519PrivateKey = KEY,
+    **values: str,
 ) -> Path:
     """A bundle whose agent does as it is told: `acts`, `dies`, `holds`, or fails its `health`."""
     contents: Mapping[str, bytes] = {
@@ -167,7 +174,7 @@ def fake_bundle(
     given = {"arch": os.uname().machine, "python": system_python()}
     manifest = manifest_of(contents, **(given | values))
     with path.open("wb") as out:
-        pack(out, manifest, sign(manifest, KEY), contents)
+        pack(out, manifest, sign(manifest, key), contents)
     return path
 
 

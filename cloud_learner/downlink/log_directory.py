@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shoal.errors import PolicyLogError
+from shoal.errors import PolicyLogError, PolicyLogInUse
 
 
 def take_lock(directory: Path) -> int:
     """Takes the directory for this process; returns the descriptor that holds it.
 
     Raises:
-        PolicyLogError: Another process has it.
+        PolicyLogInUse: Another process has it.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise PolicyLogError(
+        raise PolicyLogInUse(
             f"{directory}: another learner has this policy log open: stop it, or use another "
             "state_dir"
         ) from None

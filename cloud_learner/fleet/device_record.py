@@ -17,6 +17,10 @@ RECENT_S: Final = 60.0
 MAX_REJECTIONS: Final = 128
 LATE_REPORTS: Final = 2
 """Reports of a replaced run that tell of a second process; a single one was only late."""
+PACE_WINDOW_S: Final = 10.0
+"""Deadlines of the control loop are judged over so long: one stall is no trouble."""
+MISSED_SHARE: Final = 0.05
+"""The part of the deadlines that a device may miss and still be well."""
 NEVER: Final = -1.0
 
 _PROBLEMS = (pb.SEVERITY_WARNING, pb.SEVERITY_ERROR)
@@ -55,6 +59,16 @@ class Rejections:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Where the counters of a control loop stood, to be compared with later; `at_s`: since when."""
+
+    run_id: bytes
+    at_s: float
+    misses: int
+    env_steps: int
+
+
 @dataclass(slots=True)
 class DeviceRecord:
     """One device. Times are the server's monotonic seconds; None: never.
@@ -76,6 +90,8 @@ class DeviceRecord:
     ended_runs: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_ENDED_RUNS))
     version_problem: str = ""
     used_twice_at_s: float | None = None
+    pace_problem: str = ""
+    _pace: Pace | None = None
     _late_reports: dict[bytes, int] = field(default_factory=dict)
     _events_heard: int = 0
 
@@ -109,6 +125,7 @@ class DeviceRecord:
         if known is not None and same_run and telemetry.uptime_s < known.uptime_s:
             return False
         self.telemetry, self.telemetry_at_s = telemetry, now_s
+        self._note_pace(telemetry, now_s)
         return True
 
     def note_event(self, event: pb.Event, now_s: float) -> bool:
@@ -158,7 +175,7 @@ class DeviceRecord:
                 fleet_pb2.HEALTH_STALE,
                 ("never heard of" if heard_s is None else f"silent for {now_s - heard_s:.0f} s",),
             )
-        troubled = self.problems or self.rejections or self.version_problem
+        troubled = self.problems or self.rejections or self.version_problem or self.pace_problem
         if not troubled and self.used_twice_at_s is None:
             return _ONLINE
         reasons = tuple(dict.fromkeys(self._reasons(now_s)))
@@ -177,8 +194,30 @@ class DeviceRecord:
             yield f"{count} chunks rejected in the last minute: {reason}"
         if self.version_problem:
             yield self.version_problem
+        if self.pace_problem:
+            yield self.pace_problem
         if self.used_twice_at_s is not None and now_s - self.used_twice_at_s <= RECENT_S:
             yield f"two processes use the name {self.device_id}"
+
+    def _note_pace(self, telemetry: pb.Telemetry, now_s: float) -> None:
+        """Whether the control loop kept its rate over the last while; without a rate it does."""
+        pace = self._pace
+        misses, steps = telemetry.deadline_misses, telemetry.env_steps
+        if pace is None or pace.run_id != telemetry.run_id or misses < pace.misses:
+            self.pace_problem = ""
+        elif now_s - pace.at_s < PACE_WINDOW_S:
+            return
+        else:
+            envs = max(1, self.status.envs if self.status is not None else 1)
+            made = max(1, (steps - pace.env_steps) // envs)
+            share = (misses - pace.misses) / made
+            self.pace_problem = (
+                f"misses {min(share, 1.0):.0%} of its control deadlines, at "
+                f"{telemetry.control_hz_achieved:.1f} steps/s: lower actor.control_hz"
+                if telemetry.control_hz_achieved and share > MISSED_SHARE
+                else ""
+            )
+        self._pace = Pace(telemetry.run_id, now_s, misses, steps)
 
     def _note_late_report(self, run_id: bytes, now_s: float) -> None:
         if run_id not in self._late_reports:

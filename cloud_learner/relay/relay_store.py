@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import Published, read_policy
 from shoal.durable_file import remove_leftovers, write_durably
-from shoal.errors import LimitExceeded, PolicyLogError, PolicyRejected, WireError
+from shoal.errors import LimitExceeded, PolicyLogError, PolicyLogInUse, PolicyRejected, WireError
 from shoal.logs import get_logger
 from shoal.policy import (
     MAX_GRAPH_BYTES,
@@ -292,7 +292,7 @@ def _take_lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise PolicyLogError(
+        raise PolicyLogInUse(
             f"{directory} is in use: stop the other relay, or give this one its own state_dir"
         ) from None
     return descriptor

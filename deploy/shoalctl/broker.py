@@ -1,10 +1,12 @@
 """The fleet's broker: a NATS server run by this process, or the files for a Mosquitto."""
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
 import signal
+import socket
 import sysconfig
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, ConnectionFailed
 from shoal.identity import Identity
 from shoal.services import run_services
 from shoal.topics import Topics, check_device_id, check_fleet
@@ -176,6 +178,7 @@ async def run_broker(config: BrokerConfig) -> None:
     program, identity = find_nats_server(), Identity.load(config.identity)
     outbox = BrokerOutbox()
     async with _exclusive(_directory(config.state_dir)) as lock:
+        _check_free(config.host, config.port)
         server = NatsServer(
             program,
             write_nats_config(config),
@@ -206,6 +209,25 @@ async def run_broker(config: BrokerConfig) -> None:
             )
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Says at once, in one line, what the server would only say after others.
+
+    Raises:
+        ConnectionFailed: The port is in use.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConnectionFailed(
+                    f"cannot listen on {host}:{port}: the port is in use; stop what holds it, or"
+                    " choose another with --port"
+                ) from error  # another fault is the server's to tell
 
 
 def _nats_text(config: BrokerConfig) -> str:

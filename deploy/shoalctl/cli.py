@@ -68,7 +68,8 @@ PARTS = (
 app = typer.Typer(
     name="shoal",
     help="Devices act with int8 policies, stream what happened, and a learner sends better ones.",
-    epilog="Exit codes: 0 ok, 1 failed, 2 connection or auth, 3 timeout, 4 bad arguments, 5 a bug.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 connection or auth, 3 timeout, 4 bad arguments or"
+    " configuration (a file that is missing or in use, too), 5 a bug, 130 ended by Ctrl-C.",
 )
 
 

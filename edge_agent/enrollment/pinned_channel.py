@@ -157,7 +157,7 @@ class PinnedChannel:
         except* OSError as errors:
             self.failure = explain(_first(errors))
         finally:
-            forth.close()
+            forth.transport.abort()  # nothing is left to say, and nobody waits for a farewell
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -114,8 +114,8 @@ class Installer:
             self._check(name)
         except (InstallFailed, OSError, subprocess.SubprocessError) as error:
             reason = str(error)
+            remove(self._layout.slot(name))  # first: there may be no room to write anything
             self._store.change(lambda state, now: transitions.fail_install(state, reason, now))
-            remove(self._layout.slot(name))
             if isinstance(error, InstallFailed):
                 raise
             raise InstallFailed(

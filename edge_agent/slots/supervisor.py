@@ -215,7 +215,7 @@ class Supervisor:
             self._upstream.tell("STOPPING=1")
             return Outcome(0, stopped=True)
         if (code := child.poll()) is not None:
-            return Outcome(SIGNAL_BASE - code if code < 0 else code or EXIT_ENDED)
+            return Outcome(code_of(code))
         if heard.hung(now_s, watchdog_s=self._watchdog_s, start_s=START_S):
             child.send_signal(signal.SIGABRT)
             return Outcome(EXIT_HUNG)
@@ -257,6 +257,18 @@ class Supervisor:
         table = {"schema": codec.SCHEMA, "trial": charge.trial, "used_s": int(charge.used_s)}
         with contextlib.suppress(OSError):  # a full disk: the trial gets more time
             write_durably(self._layout.charged, json.dumps(table).encode())
+
+
+def code_of(status: int) -> int:
+    """What `run --once` ends with where the agent ended by itself: never a word of our own.
+
+    Args:
+        status: Of the agent; negative: the signal that killed it.
+    """
+    if status < 0:
+        return SIGNAL_BASE - status
+    ours = (0, EXIT_HUNG, EXIT_SWITCHED, EXIT_EXPIRED)
+    return EXIT_ENDED if status in ours else status
 
 
 def _trial_of(state: State, name: Name) -> int:

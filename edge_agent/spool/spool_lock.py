@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.errors import SpoolError
+from shoal.errors import SpoolError, SpoolInUse
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def spool_lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SpoolError(
+            raise SpoolInUse(
                 f"another agent uses {path}: stop it, or give this one its own state_dir"
             ) from error
         yield

@@ -9,13 +9,16 @@ ShoalError
 ├── ConfigError               a file, variable or flag is wrong
 ├── EnvironmentFailed         the environment cannot be made or breaks its contract
 ├── IdentityError             a certificate, key or name is missing, unreadable or refused
+│   └── IdentityMissing       the directory that is configured is not there
 ├── ConnectionFailed          a server cannot be reached or refused us
 ├── DeadlineExceeded          it did not happen in time
 ├── PolicyRejected            a policy was not accepted; the one before stays
 ├── SpoolError                the device's disk queue
+│   └── SpoolInUse            another process holds it
 ├── JournalError              the learner's durable record
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
+│   └── PolicyLogInUse        another process holds it
 ├── TaskStoreError            the learner's tasks cannot be read or written
 ├── RolloutError              a rollout cannot be started, or not be read or written
 ├── BundleRefused             what a device should be installed from is damaged or not the fleet's
@@ -88,6 +91,12 @@ class IdentityError(ShoalError):
     exit_code = 2
 
 
+class IdentityMissing(IdentityError):
+    """There is no identity where the configuration says: it is wrong, as if a file were missing."""
+
+    exit_code = 4
+
+
 class ConnectionFailed(ShoalError):
     """A server cannot be reached, or it refused us."""
 
@@ -116,6 +125,12 @@ class SpoolError(ShoalError):
     """The device's disk queue cannot be opened or written."""
 
 
+class SpoolInUse(SpoolError):
+    """Another process holds it: this one was configured to share what can't be shared."""
+
+    exit_code = 4
+
+
 class JournalError(ShoalError):
     """The learner's durable record cannot be opened or written."""
 
@@ -126,6 +141,12 @@ class CheckpointError(ShoalError):
 
 class PolicyLogError(ShoalError):
     """The log of published policies cannot be opened or written."""
+
+
+class PolicyLogInUse(PolicyLogError):
+    """Another process holds it: this one was configured to share what can't be shared."""
+
+    exit_code = 4
 
 
 class TaskStoreError(ShoalError):

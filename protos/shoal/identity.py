@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from shoal.errors import IdentityError
+from shoal.errors import IdentityError, IdentityMissing
 
 CA_FILE, CERT_FILE, KEY_FILE = "ca.pem", "cert.pem", "key.pem"
 POLICY_KEY_FILE = "policy.pub"  # 32 bytes, as hexadecimal
@@ -54,7 +54,7 @@ class Identity:
         """
         directory = Path(directory)
         if not os.path.isdir(directory):  # noqa: PTH112 Path.is_dir raises where it may not look
-            raise IdentityError(
+            raise IdentityMissing(
                 f"identity {directory}: no such directory; make one, or point `identity` at it"
             )
         for name in (CA_FILE, CERT_FILE, KEY_FILE):

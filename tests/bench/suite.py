@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 results.add(record)
                 say(_line(record))
     names = {row.name for row in rows}
-    lines = lines_of(rows, results.runs)
+    lines = lines_of(rows, results.runs, episodes=given.episodes)
     if given.format == "json":
         sys.stdout.write(results.document() + "\n")
     elif given.markdown:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench.evaluate import Evaluation
 from bench.report import Cell, table
 from bench.suite_rows import LAG, Row
-from bench.suite_run import PEER, SHOAL, RunRecord
+from bench.suite_run import PEER, SHOAL, RunRecord, settings_of
 
 from shoalctl.demo.published import published_score
 
@@ -45,18 +45,29 @@ class Line:
     peer: Sequence[RunRecord]
 
 
-def lines_of(rows: Sequence[Row], runs: Sequence[RunRecord]) -> list[Line]:
-    """Rows that have a run."""
-    good = [run for run in runs if not run.error]
+def lines_of(
+    rows: Sequence[Row], runs: Sequence[RunRecord], *, episodes: int | None = None
+) -> list[Line]:
+    """Rows that have a run with the settings they have now.
+
+    Args:
+        rows: Which.
+        runs: All that the file holds.
+        episodes: Evaluated for each policy; None for what each row says.
+    """
     lines = [
-        Line(
-            row,
-            [run for run in good if run.row == row.name and run.contestant == SHOAL],
-            [run for run in good if run.row == row.name and run.contestant == PEER],
-        )
+        Line(row, *(_good(row, runs, contestant, episodes) for contestant in (SHOAL, PEER)))
         for row in rows
     ]
     return [line for line in lines if line.shoal or line.peer]
+
+
+def _good(
+    row: Row, runs: Sequence[RunRecord], contestant: str, episodes: int | None
+) -> list[RunRecord]:
+    settings = settings_of(row, contestant, episodes or row.episodes)
+    wanted = (row.name, contestant, settings, "")
+    return [run for run in runs if (run.row, run.contestant, run.settings, run.error) == wanted]
 
 
 HEADINGS = (

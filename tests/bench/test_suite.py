@@ -180,7 +180,14 @@ def test_a_mean_over_seeds_leaves_out_what_was_not_measured() -> None:
 
 
 def test_tables_show_a_row_beside_what_was_published_and_its_peer() -> None:
-    peer = replace(record(), contestant=PEER, evaluation_int8=None, int8_loss_percent=None, lag={})
+    peer = replace(
+        record(),
+        contestant=PEER,
+        settings=settings_of(ROW, PEER, EPISODES),
+        evaluation_int8=None,
+        int8_loss_percent=None,
+        lag={},
+    )
     runs = [record(0), record(1, solved=False), record(2, error="killed"), peer]
     lines = lines_of(SUITES["classic"], runs)
     assert [(len(line.shoal), len(line.peer)) for line in lines] == [(2, 1)]
@@ -192,6 +199,23 @@ def test_tables_show_a_row_beside_what_was_published_and_its_peer() -> None:
     assert len({line.count("|") for line in table}) == 1
     assert "CartPole-v1, APPO" in table[2]
     assert "0/12/24" in table[2]
+
+
+def test_runs_with_other_settings_are_not_in_the_same_line() -> None:
+    runs = [record(0), record(1, settings=settings_of(ROW, SHOAL, 200))]
+    (line,) = lines_of([ROW], runs)
+    assert line.shoal == [runs[0]]
+    (line,) = lines_of([ROW], runs, episodes=200)
+    assert line.shoal == [runs[1]]
+
+
+def test_a_loss_comes_with_its_error_where_every_run_has_its_episodes() -> None:
+    fp32, int8 = of_returns(*[500.0] * 4), of_returns(500.0, 500.0, 400.0, 500.0)
+    kept = {"evaluation_fp32": fp32, "evaluation_int8": int8, "int8_loss_percent": 5.0}
+    cells = markdown_of(lines_of([ROW], [record(0, **kept), record(1, **kept)])).splitlines()[2]
+    assert "| 5.00 ± 0.00 % | 3.54 % |" in cells  # 25 of 500 each, over the root of two
+    cells = markdown_of(lines_of([ROW], [record(0, **kept), record(1)])).splitlines()[2]
+    assert "| - |" in cells
 
 
 def test_without_a_run_there_is_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_an_unknown_key_is_a_configuration_error_that_names_the_nearest(
 def test_a_missing_certificate_is_an_identity_error(tmp_path: Path) -> None:
     path = write_config(tmp_path, tmp_path / "nowhere")
     result = learner("run", "--config", str(path))
-    assert (result.returncode, "no such directory" in one_line(result)) == (2, True)
+    assert (result.returncode, "no such directory" in one_line(result)) == (4, True)
 
 
 def test_a_used_port_is_a_connection_error_and_leaves_nothing_to_resume(

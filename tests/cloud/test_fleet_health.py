@@ -223,3 +223,48 @@ def test_what_a_device_makes_is_as_it_last_reported() -> None:
     telemetry = pb.Telemetry(device_id="pi-1", run_id=NEW, steps_per_s=812.5)
     world.fleet.note_telemetry(Report(telemetry, {}))
     assert world.fleet.steps_per_s("pi-1") == 812.5
+
+
+def pace(
+    uptime_s: float, misses: int, steps: int, *, run_id: bytes = NEW, hz: float = 45.0
+) -> Report:
+    telemetry = pb.Telemetry(
+        device_id="pi-1",
+        run_id=run_id,
+        uptime_s=uptime_s,
+        deadline_misses=misses,
+        env_steps=steps,
+        control_hz_achieved=hz,
+    )
+    return Report(telemetry, {})
+
+
+@on_loop
+async def test_a_device_that_misses_its_control_rate_is_degraded_until_it_keeps_it() -> None:
+    world = World()
+    world.fleet.note_status(Birth(status(ONLINE), SPEC))
+    seen = []
+    for second, misses in enumerate([0] * 11 + [*range(5, 60, 5)] + [60] * 21):
+        world.fleet.note_telemetry(pace(second, misses, second * 50))
+        world.now_s += 1.0
+        seen.append(tuple(world.device().reasons))
+    assert seen[15] == (), "one stall is no trouble"
+    assert seen[25] == (
+        "misses 10% of its control deadlines, at 45.0 steps/s: lower actor.control_hz",
+    )
+    assert seen[-1] == ()
+    assert world.device().health == fleet_pb2.HEALTH_ONLINE
+
+
+@on_loop
+async def test_a_device_without_a_rate_and_one_that_started_anew_miss_nothing() -> None:
+    world = World()
+    world.fleet.note_status(Birth(status(ONLINE), SPEC))
+    for second in range(30):
+        world.fleet.note_telemetry(pace(second, second * 50, second * 50, hz=0.0))
+        world.now_s += 1.0
+    assert world.device().reasons == []
+    for second in range(30):
+        world.fleet.note_telemetry(pace(second, 0, second * 50, run_id=OLD))
+        world.now_s += 1.0
+    assert world.device().reasons == []

@@ -269,7 +269,7 @@ def test_a_second_agent_on_one_state_directory_is_told_so(installed: Installatio
     second = subprocess.run(
         installed.arguments("run"), capture_output=True, text=True, timeout=WAIT_S, check=False
     )
-    assert second.returncode == 1
+    assert second.returncode == 4
     assert "another agent uses" in second.stderr
     assert agent.stop() == 0
 
@@ -315,7 +315,7 @@ def test_a_check_beside_a_running_agent_does_not_take_its_spool_for_a_fault(
         (["--server", "here:99999"], 4, "--server: parameter_server.port is 99999"),
         (["--set", "nonsense"], 4, "KEY=VALUE"),
         (["--broker", "here"], 4, "HOST:PORT"),
-        (["--identity", "/nowhere"], 2, "no such directory"),
+        (["--identity", "/nowhere"], 4, "no such directory"),
     ],
 )
 def test_a_wrong_flag_is_one_line_and_its_exit_code(

@@ -100,7 +100,7 @@ def test_a_missing_identity_is_one_fault_and_what_needs_it_is_skipped(config: Ag
         "broker": Level.SKIPPED,
         "parameter_server": Level.SKIPPED,
     }
-    assert exit_code(list(found.values())) == 2
+    assert exit_code(list(found.values())) == 4
 
 
 def test_a_broken_environment_is_a_fault_and_its_time_is_not_measured(config: AgentConfig) -> None:

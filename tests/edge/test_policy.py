@@ -117,6 +117,20 @@ def test_a_policy_outlives_the_tensors_it_was_loaded_from(publisher: Publisher) 
     assert before.log_probs.tobytes() == after.log_probs.tobytes()
 
 
+def test_without_the_optimiser_it_decides_bit_for_bit_as_with_it(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = publisher.weights()
+    manifest = publisher.publish(1, weights=weights).manifest
+    assert manifest.precision == "int8"
+    observations, noise = inputs(publisher.spec, 64)
+    plain = Policy.load(weights.graph, weights.tensors, manifest).act(observations, noise)
+    monkeypatch.setattr("edge_agent.policies.policy._WORTH_OPTIMISING", (b"",))
+    optimised = Policy.load(weights.graph, weights.tensors, manifest).act(observations, noise)
+    assert plain.actions.tobytes() == optimised.actions.tobytes()
+    assert plain.log_probs.tobytes() == optimised.log_probs.tobytes()
+
+
 def test_it_says_its_version_and_the_digest_of_what_it_loaded(publisher: Publisher) -> None:
     policy = publisher.policy(version=9)
     assert policy.version == 9

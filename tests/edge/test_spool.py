@@ -67,6 +67,18 @@ def test_acknowledged_chunks_leave_together_and_at_once_when_somebody_waits(
         assert spool.size_bytes == 0
 
 
+def test_what_leaves_is_not_written_to_the_disk_once_more(path: Path) -> None:
+    body, log = bytes(range(250)) * 200, path.with_name(f"{path.name}-wal")
+    with open_spool(path) as spool:
+        for _ in range(8):
+            spool.append(body, 1)
+        assert spool.flush(DEADLINE_S)
+        before = log.stat().st_size
+        assert spool.discard(RUN, Ranges.upto(8)) == 8
+        assert spool.flush(DEADLINE_S)
+        assert log.stat().st_size - before < 4 * len(body)
+
+
 def test_chunks_of_earlier_runs_come_first_and_can_be_acknowledged(path: Path) -> None:
     for n in range(3):
         with open_spool(path, run_id_of(n)) as spool:

@@ -376,7 +376,7 @@ def test_a_missing_identity_is_one_clear_line(tmp_path: Path) -> None:
         *("--fleet", FLEET, "--identity", str(tmp_path / "nowhere")),
         *("--state-dir", str(tmp_path / "broker")),
     )
-    assert finished.returncode == 2
+    assert finished.returncode == 4
     assert "nowhere" in complaint(finished)
 
 

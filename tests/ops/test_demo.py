@@ -363,6 +363,15 @@ def test_the_live_picture_can_be_drawn_at_every_stage() -> None:
     assert "nothing counts as solved" in output.getvalue()
 
 
+def test_the_curve_gets_points_at_intervals_from_the_first_episode_on() -> None:
+    picture = Picture("CartPole-v1", 475.0)
+    for now_s, episodes, mean in ((0.0, 0, 0.0), (0.1, 1, 9.0), (0.2, 2, 10.0), (0.7, 3, 12.0)):
+        picture.take(fleet_pb2.Training(episodes=episodes, return_mean=mean), now_s)
+    assert picture.curve == [9.0, 12.0]
+    assert picture.training is not None
+    assert picture.training.episodes == 3
+
+
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.floats(-1e3, 1e3))
 def test_a_curve_fits_its_room_and_ends_at_the_newest_value(
     values: list[float], top: float

@@ -256,10 +256,10 @@ def test_a_certificate_that_the_server_does_not_know_exits_with_2_in_one_line(
     assert f"cannot reach the learner at localhost:{served.port}" in finished.stderr
 
 
-def test_a_missing_identity_exits_with_2(
+def test_a_missing_identity_exits_with_4(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["devices", "ls", "-i", str(tmp_path / "nowhere")]) == 2
+    assert run(["devices", "ls", "-i", str(tmp_path / "nowhere")]) == 4
     assert "nowhere" in capsys.readouterr().err
 
 

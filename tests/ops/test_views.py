@@ -6,7 +6,7 @@ import json
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.v1 import device_pb2, fleet_pb2
+from shoal.v1 import device_pb2, fleet_pb2, slot_pb2
 from shoalctl.output import Format, Listing, write_listing
 from shoalctl.views.audit import audit_list
 from shoalctl.views.devices import (
@@ -92,6 +92,29 @@ def test_the_precision_that_acts_is_shown_with_what_was_measured() -> None:
     lines = describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=measuring)))
     assert any("fp32: measured for 8 environments" in line for line in lines)
     assert device_item(device())["fp32_us"] is None
+
+
+def test_the_slot_that_runs_is_shown_with_its_trial_and_what_last_happened() -> None:
+    trying = device()
+    trying.telemetry.slot.CopyFrom(
+        slot_pb2.SlotReport(
+            slot="b",
+            bundle_version="0.2.0",
+            trial=slot_pb2.TRIAL_STATE_ON_TRIAL,
+            held="no policy",
+            last="switched b: rollout 7, wave 2",
+        )
+    )
+    item = device_item(trying)
+    assert (item["slot"], item["slot_trial"], item["bundle_version"]) == ("b", "on_trial", "0.2.0")
+    (line,) = [
+        line
+        for line in describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=trying)))
+        if "0.2.0" in line
+    ]
+    for said in ("on trial", "held: no policy", "rollout 7, wave 2"):
+        assert said in line
+    assert device_item(device())["slot_trial"] == ""
 
 
 def test_what_never_happened_is_never_and_null() -> None:

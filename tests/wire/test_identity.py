@@ -55,10 +55,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(directory: Path, *parts: str) -> None:
+def refused(directory: Path, *parts: str, code: int = 2) -> None:
     with pytest.raises(IdentityError) as caught:
         Identity.load(directory)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == code
     assert "\n" not in str(caught.value)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
@@ -87,7 +87,7 @@ def test_a_missing_file_is_named(directory: Path, name: str) -> None:
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", "nowhere", "no such directory")
+    refused(tmp_path / "nowhere", "nowhere", "no such directory", code=4)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])

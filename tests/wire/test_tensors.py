@@ -177,6 +177,22 @@ def test_a_large_tensor_whose_head_is_damaged_is_read_as_protobuf_reads_it_or_re
     np.testing.assert_array_equal(read, decode_tensor(message))
 
 
+@given(any_array(), st.sampled_from(["", "x"]), st.data())
+def test_a_tensor_with_a_damaged_byte_is_read_as_protobuf_reads_it_or_refused(
+    array: NDArray[Any], name: str, drawn: st.DataObject
+) -> None:
+    sent = bytearray(encode_tensor(name, array).SerializeToString())
+    assert same(read_tensor(bytes(sent)), array)
+    for _ in range(drawn.draw(st.integers(0, 2)) if sent else 0):
+        sent[drawn.draw(st.integers(0, min(len(sent) - 1, 24)))] = drawn.draw(st.integers(0, 255))
+    try:
+        read = read_tensor(memoryview(bytes(sent)))
+    except WireError:
+        return
+    assert same(read, decode_tensor(pb.Tensor.FromString(bytes(sent))))
+    assert not read.flags.writeable
+
+
 def test_a_field_that_may_come_once_and_comes_twice_is_refused() -> None:
     data = encode_tensor("", np.zeros(COPIED_BYTES, np.uint8)).SerializeToString()
     with pytest.raises(WireError, match="comes twice"):

@@ -3,7 +3,7 @@
 boot=$(dirname -- "$0")
 custom=/usr/lib/raspberrypi-sys-mods/imager_custom
 "$custom" set_hostname reef-1
-/usr/lib/userconf-pi/userconf shoal '*'
+/usr/lib/userconf-pi/userconf ops '*'
 "$custom" enable_ssh -k 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExampleExampleExampleExam me@example.org'
 "$custom" set_wlan Example dda5109064a145e8327c2fe94188bed3b83c59ccba0dddc3bc75adcb8bf1bc74 DE
 rfkill unblock wifi

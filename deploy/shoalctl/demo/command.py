@@ -36,7 +36,6 @@ from shoalctl.demo.view import Picture, View, make_view
 from shoalctl.demo.workspace import Workspace, make_workspace
 
 LAST_REPORTS_S = 3.0  # how long the last reports of stopped devices may take to arrive
-CURVE_EVERY_S = 0.25
 
 
 def run_demo(options: DemoOptions, *, started_s: float) -> None:
@@ -96,7 +95,6 @@ class _Demo:
         )
         self._solved: Solved | None = None
         self._restarts: Counter[str] = Counter()
-        self._next_point_s = 0.0
         self._down, self._down_fp32 = Meter(), Meter()
         self._lag_max = 0.0
 
@@ -191,11 +189,8 @@ class _Demo:
 
     async def _watch(self, processes: Processes, observer: Observer) -> End:
         async for training in observer.watch_training():
-            self._picture.training = self._metered(training)
             now_s = self._elapsed_s()
-            if training.episodes and now_s >= self._next_point_s:
-                self._picture.curve.append(training.return_mean)
-                self._next_point_s = now_s + CURVE_EVERY_S
+            self._picture.take(self._metered(training), now_s)
             if self._solved is None and is_solved(training, self._threshold):
                 self._solved = Solved(training.env_steps, now_s)
             ended = self._ended(training)

@@ -20,6 +20,7 @@ from shoal.v1 import fleet_pb2
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_POINTS = 60
+CURVE_EVERY_S = 0.25
 PLAIN_EVERY_S = 1.0
 
 
@@ -34,6 +35,7 @@ class Picture:
         elapsed_s: Since the command started.
         notes: What happened to processes, newest last.
         pids: The process id of each process of the demo.
+        next_point_s: When the curve gets its next point.
     """
 
     env_id: str
@@ -45,6 +47,14 @@ class Picture:
     curve: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
+    next_point_s: float = 0.0
+
+    def take(self, training: fleet_pb2.Training, now_s: float) -> None:
+        """Shows what the learner says now; the curve goes on from the first episode that ended."""
+        self.training = training
+        if training.episodes and now_s >= self.next_point_s:
+            self.curve.append(training.return_mean)
+            self.next_point_s = now_s + CURVE_EVERY_S
 
 
 class View(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from shoal.v1 import device_pb2, fleet_pb2
+from shoal.v1 import device_pb2, fleet_pb2, slot_pb2
 from shoalctl.output import NOTHING, Column, Item, Listing, Value, size
 from shoalctl.views.audit import AUDIT_COUNTS, audit_item
 from shoalctl.views.cells import (
@@ -32,6 +32,19 @@ def device_list(devices: Iterable[fleet_pb2.Device]) -> Listing:
         columns=_DEVICE_COLUMNS,
         empty="no device was heard of yet; start one with `shoal agent run`",
     )
+
+
+def slot_item(slot: slot_pb2.SlotReport) -> dict[str, Value]:
+    """Which installation of a device runs; all empty where it does not run from slots."""
+    trial = slug(slot_pb2.TrialState.Name(slot.trial), "TRIAL_STATE_") if slot.slot else ""
+    return {
+        "slot": slot.slot,
+        "bundle_version": slot.bundle_version,
+        "bundle_digest": slot.digest.hex(),
+        "slot_trial": trial,
+        "slot_held": slot.held,
+        "slot_last": slot.last,
+    }
 
 
 def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
@@ -73,6 +86,7 @@ def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
         "status_age_s": age(device.status_age_s),
         "telemetry_age_s": age(device.telemetry_age_s),
         "task": device.task,
+        **slot_item(telemetry.slot),
         "wanted_steps_per_s": telemetry.wanted_steps_per_s or None,
         "oldest_version": telemetry.oldest_version or None,
     }
@@ -144,6 +158,7 @@ def describe(item: Item) -> list[str]:
         ("Software", _software(item), said),
         ("Hardware", f"{hardware['model'] or hardware['machine']}, {cpus} CPUs, {memory}", said),
         ("Policy", f"{_policy(item)} ({short(item, 'active_digest')})", reported),
+        ("Slot", _slot(item), reported),
         ("Precision", _precision(item), reported),
         ("Lag", f"{item['lag_updates']} updates", reported),
         (
@@ -204,6 +219,14 @@ def _microseconds(item: Item, key: str) -> str:
     return NOTHING if item[key] is None else f"{number(item[key]):.1f}"
 
 
+def _slot(item: Item) -> str:
+    if not item["slot"]:
+        return NOTHING
+    held = f", held: {item['slot_held']}" if item["slot_held"] else ""
+    stands = str(item["slot_trial"]).replace("_", " ")
+    return f"{item['slot']}, bundle {item['bundle_version']}, {stands}{held}; {item['slot_last']}"
+
+
 def _precision(item: Item) -> str:
     reason = item["precision_reason"]
     return text(item, "active_precision") + (f": {reason}" if reason else "")
@@ -246,6 +269,8 @@ _DEVICE_COLUMNS = (
     plain("PRECISION", "active_precision", wide=True),
     Column("INT8-US", lambda item: _microseconds(item, "int8_us"), wide=True, right=True),
     Column("FP32-US", lambda item: _microseconds(item, "fp32_us"), wide=True, right=True),
+    plain("SLOT", "slot", wide=True),
+    plain("BUNDLE", "bundle_version", wide=True),
     plain("ENV", "env_id", wide=True),
     count("SWAPS", "swaps", wide=True),
     bytes_cell("RSS", "rss_bytes"),

@@ -229,14 +229,14 @@ def test_the_command_prints_a_line_each_or_one_envelope(
     path = tmp_path / "agent.toml"
     path.write_text('fleet = "demo"\nidentity = "id"\nstate_dir = "s"\n[env]\nid = "CartPole-v1"\n')
     arguments = ["agent", "doctor", "-c", str(path), "--offline", "--prefix", str(tmp_path)]
-    assert run(arguments) == 2
+    assert run(arguments) == 4
     captured = capsys.readouterr()
     assert captured.out.startswith("FAULT    identity")
     assert "1 faults" in captured.err
-    assert run([*arguments, "-o", "json"]) == 2
+    assert run([*arguments, "-o", "json"]) == 4
     envelope = json.loads(capsys.readouterr().out)
     assert envelope["schema"] == SCHEMA
-    assert envelope["items"][0]["exit_code"] == 2
+    assert envelope["items"][0]["exit_code"] == 4
 
 
 def test_a_configuration_that_is_wrong_is_the_commands_own_fault(tmp_path: Path) -> None:

@@ -222,3 +222,18 @@ def test_reasons_are_one_line_and_bounded() -> None:
     assert len(state.history[-1].reason) <= 300
     assert "\n" not in state.history[-1].reason
     assert replace(state, history=()).entries == state.entries
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 2**33)), max_size=30))
+def test_a_wrong_clock_changes_no_decision(steps: list[tuple[str, int]]) -> None:
+    right = wrong = State()
+    for name, unix_s in steps:
+        try:
+            right = STEPS[name](right, NOW)
+        except Refused:
+            with pytest.raises(Refused):
+                STEPS[name](wrong, Moment(unix_s, NOW.boot_id))
+            continue
+        wrong = STEPS[name](wrong, Moment(unix_s, NOW.boot_id))
+        assert (wrong.current, wrong.a, wrong.b) == (right.current, right.a, right.b)
+        assert (wrong.trial is None) is (right.trial is None)

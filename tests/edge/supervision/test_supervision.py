@@ -17,6 +17,7 @@ from edge_agent.events import Events
 from edge_agent.slots import codec, transitions
 from edge_agent.slots.rules import Charge, Heard, Rules, end_of, has_acted, parse
 from edge_agent.slots.state import Moment, Name, Release, State
+from edge_agent.slots.supervisor import code_of
 from edge_agent.supervision.heart import Heart, RestingClock
 from edge_agent.supervision.notifier import Notifier
 from edge_agent.supervision.slot_events import SlotEvents
@@ -242,3 +243,10 @@ def test_the_report_names_slot_bundle_and_trial(tmp_path: Path) -> None:
     other = SlotFile(path, Name.B)
     other.refresh()
     assert other.report() is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(0, 70), (5, 5), (74, 70), (75, 70), (76, 70), (-9, 137), (-6, 134)]
+)
+def test_an_agent_cannot_speak_for_its_launcher(status: int, code: int) -> None:
+    assert code_of(status) == code

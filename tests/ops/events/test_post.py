@@ -113,7 +113,7 @@ def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
 def test_services_may_tell_of_events_as_themselves_and_nothing_else(tmp_path: Path) -> None:
     with (
         BROKERS["nats"](tmp_path, devices=["pi-1"]) as broker,
-        Client(broker, "learner") as learner,
+        Client(broker, "learner", hears_broker=True) as learner,
     ):
         assert learner.subscribe(TOPICS.all_up(), 1)
         for name in ("broker", "server"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundles import PUBLIC
 from ssh_hosts import SshHost, ssh_host
 
 
@@ -13,6 +14,10 @@ from ssh_hosts import SshHost, ssh_host
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.delenv("SHOAL_FLEET_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)  # the fleet whose key signs the bundles of tests is looked for here
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "fleet" / "policy.pub").write_text(PUBLIC.hex())
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ssh_hosts import SshHost, fake_bundle, flash, items, needs_sshd
 
 from edge_agent.slots.state import Content, Happening
@@ -208,3 +209,30 @@ def test_without_asyncssh_the_command_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "asyncssh", None)
     assert run(["flash", "ssh", "pi@device", "--bundle", "none.tar"]) == 4
     assert "pip install 'shoal[ops]'" in capsys.readouterr().err
+
+
+def test_a_bundle_that_another_fleet_signed_reaches_no_host(
+    host: SshHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    assert flash(host, fake_bundle(tmp_path / "one.tar", key=other)) == 1
+    assert "not signed by this fleet" in capsys.readouterr().err
+    assert host.connections == 0
+
+
+def test_a_tampered_bundle_reaches_no_host(host: SshHost, tmp_path: Path) -> None:
+    bundle = fake_bundle(tmp_path / "one.tar")
+    content = bytearray(bundle.read_bytes())
+    content[-3000] ^= 1
+    bundle.write_bytes(content)
+    assert flash(host, bundle) == 1
+    assert host.connections == 0
+
+
+def test_without_the_fleets_key_the_command_says_where_it_looked(
+    host: SshHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet" / "policy.pub").unlink()
+    assert flash(host, fake_bundle(tmp_path / "one.tar")) == 2
+    assert "fleet/policy.pub" in capsys.readouterr().err
+    assert host.connections == 0

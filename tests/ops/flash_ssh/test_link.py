@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundles import PUBLIC
 from ssh_hosts import SshHost, fake_bundle, flash, items, needs_sshd
 
 from shoalctl.flash.ssh.offline_bundle import OfflineBundle
@@ -22,7 +23,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def part(host: SshHost, bundle: Path) -> Path:
-    return host.staging / f"{OfflineBundle.open(bundle).sha256}.part"
+    return host.staging / f"{OfflineBundle.open(bundle, PUBLIC).sha256}.part"
 
 
 def test_a_link_that_drops_in_the_middle_of_the_upload_is_made_again(

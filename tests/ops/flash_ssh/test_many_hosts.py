@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundles import KEY
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ssh_hosts import SshHost, fake_bundle, items, needs_sshd, ssh_host
 
 from edge_agent.slots.state import Content
@@ -16,6 +18,7 @@ from shoalctl.enrollment.config import load_enrollment
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.enrollment.tokens import parse_token
 from shoalctl.flash.ssh.tokens import FleetTokens
+from shoalctl.key_files import read_policy_key
 
 pytestmark = needs_sshd
 NAMES = ("arm-1", "arm-2", "leg-1")
@@ -54,9 +57,12 @@ def options(hosts: dict[str, SshHost], directory: Path) -> list[str]:
     return ["--identity", str(first.client_key), "--known-hosts", str(keys), "--no-systemd"]
 
 
-def flash_all(tmp_path: Path, hosts: dict[str, SshHost], *arguments: str) -> int:
+def flash_all(
+    tmp_path: Path, hosts: dict[str, SshHost], *arguments: str, key: Ed25519PrivateKey = KEY
+) -> int:
     """Flashes hosts whose prefix is one directory, which each sees as its own."""
-    path = inventory(tmp_path, hosts, fake_bundle(tmp_path / "one.tar", version="1.0"))
+    bundle = fake_bundle(tmp_path / "one.tar", version="1.0", key=key)
+    path = inventory(tmp_path, hosts, bundle)
     words = ["flash", "ssh", "--inventory", str(path), *options(hosts, tmp_path), *arguments]
     return run([*words, "-o", "json"])
 
@@ -119,7 +125,11 @@ def test_a_fleets_token_reaches_its_device(
     capsys.readouterr()
     prefix = tmp_path / "opt"
     words = ("--prefix", str(prefix), "--limit", "arm-1", "--fleet", str(tmp_path / "reef"))
-    assert flash_all(tmp_path, hosts, *words) == 0
+    assert flash_all(tmp_path, hosts, *words) == 1  # it is signed by another fleet
+    assert hosts["arm-1"].connections == 0
+    key = read_policy_key(tmp_path / "reef" / "policy.key")
+    assert key is not None
+    assert flash_all(tmp_path, hosts, *words, key=key) == 0
     token = parse_token((prefix / "state" / "enrolment-token").read_text())
     assert token is not None
     with EnrollmentStore(load_enrollment(tmp_path / "reef").database) as store:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bundles import PUBLIC
 from host_facts import FIT
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ RUNS = replace(FIT, unit=True, enrolled=True)
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> OfflineBundle:
-    return OfflineBundle.open(fake_bundle(tmp_path_factory.mktemp("b") / "b.tar"))
+    return OfflineBundle.open(fake_bundle(tmp_path_factory.mktemp("b") / "b.tar"), PUBLIC)
 
 
 def steps(

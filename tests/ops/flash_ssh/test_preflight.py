@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bundles import PUBLIC
 from host_facts import FIT, GIB, NOW_S, PYTHON
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +31,9 @@ from shoalctl.flash.ssh.preflight import (
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> OfflineBundle:
     path = tmp_path_factory.mktemp("bundle") / "one.tar"
-    return OfflineBundle.open(fake_bundle(path, arch="aarch64", python="3.11", min_glibc="2.28"))
+    return OfflineBundle.open(
+        fake_bundle(path, arch="aarch64", python="3.11", min_glibc="2.28"), PUBLIC
+    )
 
 
 def reasons(facts: Facts, bundle: OfflineBundle, *, systemd: bool = True) -> list[Reason]:
@@ -108,12 +111,12 @@ def test_a_second_interpreter_of_the_right_version_will_do(bundle: OfflineBundle
 
 def test_a_bundle_with_a_pip_of_its_own_needs_none_on_the_host(tmp_path: Path) -> None:
     path = fake_bundle(tmp_path / "pip.tar", arch="aarch64", python="3.11", pip=True)
-    assert reasons(python(ensurepip=False), OfflineBundle.open(path)) == []
+    assert reasons(python(ensurepip=False), OfflineBundle.open(path, PUBLIC)) == []
 
 
 def test_what_came_before_is_not_needed_again_on_the_disk(tmp_path: Path) -> None:
     bundle = OfflineBundle.open(
-        fake_bundle(tmp_path / "b.tar", arch="aarch64", python="3.11", size=100 << 20)
+        fake_bundle(tmp_path / "b.tar", arch="aarch64", python="3.11", size=100 << 20), PUBLIC
     )
     separate = {
         "prefix": Disk("/dev/sda1", 8 * GIB, writable=True),
@@ -158,7 +161,7 @@ def test_the_script_finds_the_facts_of_this_machine_in_every_shell(
     assert facts.staging == f"{tmp_path}/.cache/shoal/flash"
     assert all(disk.free_bytes and disk.writable for disk in facts.disks.values())
     assert (facts.slots, facts.lock, facts.unpacked) == ("", "", frozenset())
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["fleet"]  # as it was before
 
 
 def test_what_a_login_script_prints_before_is_not_believed() -> None:

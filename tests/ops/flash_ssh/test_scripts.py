@@ -96,6 +96,12 @@ def test_a_token_is_its_owners_alone_and_goes_through_no_link(tmp_path: Path) ->
     assert path.read_text() == "id.secret\n"
 
 
+def test_the_directory_of_a_first_token_is_not_for_everybody(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "enrolment-token"
+    assert sh(token_command(str(path)), b"id.secret\n").returncode == 0
+    assert path.parent.stat().st_mode & 0o777 == 0o750
+
+
 def test_a_name_is_written_beside_what_the_bundle_says(tmp_path: Path) -> None:
     (tmp_path / "seed.json").write_text('{"host": "h", "port": 1}')
     target = tmp_path / "etc" / "seed.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +23,7 @@ Hosts = Annotated[
 Inventory = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file: [bundles] by arch, [[hosts]] of name, host, user, port, labels."
+        help="TOML: a table `bundles` by arch, a list `hosts` of name, host, user, port, ..."
     ),
 ]
 Limit = Annotated[
@@ -39,7 +40,7 @@ KnownHostsFile = Annotated[
 ]
 AcceptHostKey = Annotated[
     str | None,
-    typer.Option(help="The fingerprint that one unknown host shows: SHA256:... "),
+    typer.Option(help="The fingerprint that one unknown host shows: SHA256:..."),
 ]
 Prefix = Annotated[Path, typer.Option(help="Where the agent is on a host.")]
 NoSystemd = Annotated[
@@ -75,7 +76,8 @@ def flash_ssh(
     fleet: Annotated[
         Path | None,
         typer.Option(
-            help="A fleet's directory: each device gets a token of its own.",
+            help="The fleet's directory: its key signed the bundle, and each device that is not "
+            "enrolled gets a token of its own. (default, for the key: $SHOAL_FLEET_DIR, or ./fleet)"
         ),
     ] = None,
     device_id: Annotated[
@@ -126,7 +128,14 @@ def flash_ssh(
         dry_run=dry_run,
     )
     source = read_token_source(token, token_file, fleet, sys.stdin)
-    report = run_flash_ssh(targets, bundle or (), settings, source, device_id=device_id)
+    report = run_flash_ssh(
+        targets,
+        bundle or (),
+        settings,
+        source,
+        fleet=fleet or Path(os.environ.get("SHOAL_FLEET_DIR", "fleet")),
+        device_id=device_id,
+    )
     _finish(report, output)
 
 

@@ -101,21 +101,34 @@ def run_flash_ssh(
     settings: FlashSettings,
     tokens: TokenSource | None,
     *,
+    fleet: Path,
     device_id: str | None = None,
     out: TextIO | None = None,
 ) -> Report:
     """Flashes the hosts.
 
+    Args:
+        targets: Which they are.
+        bundles: Files, one an architecture; none: those of the inventory.
+        settings: What is the same for all.
+        tokens: What lets them enrol; None: an operator approves.
+        fleet: The directory that has the key that bundles are signed with.
+        device_id: The name of a single host.
+        out: Where progress goes; stderr if nowhere else.
+
     Raises:
         ConfigError: What was typed is wrong; no host was asked anything.
-        BundleRefused: A bundle is damaged; the same.
+        IdentityError: The fleet's key can't be read; the same.
+        BundleRefused: A bundle is damaged, or another fleet's; the same.
     """
+    from shoalctl.flash.bundle.fleet_trust import fleet_public_key
+
     hosts = targets.selected()
     if device_id is not None:
         if len(hosts) > 1:
             raise ConfigError("--device-id is for one host: an inventory names those of many")
         hosts = (replace(hosts[0], device_id=check_device_id(device_id)),)
-    shelf = BundleShelf(bundles)
+    shelf = BundleShelf(bundles, fleet_public_key(fleet))
     by_host = {host.name: shelf.bundles_of(host) for host in hosts}
 
     def flash(host: Host, login: Login, progress: HostProgress) -> Work:

@@ -30,12 +30,16 @@ class OfflineBundle:
     manifest: Manifest
 
     @classmethod
-    def open(cls, path: Path) -> OfflineBundle:
+    def open(cls, path: Path, public_key: bytes | None) -> OfflineBundle:
         """Reads a bundle file and checks every byte of it.
+
+        Args:
+            path: The file.
+            public_key: Whose signature it must have, 32 bytes; None: none is asked for.
 
         Raises:
             ConfigError: It can't be read.
-            BundleRefused: It is no bundle, or damaged.
+            BundleRefused: It is no bundle, damaged, or not signed by that key.
         """
         try:
             with path.open("rb") as file:
@@ -45,19 +49,24 @@ class OfflineBundle:
             raise ConfigError(
                 f"--bundle {path}: {error.strerror}; make one with `shoal flash bundle`"
             ) from error
-        return cls(path, sha256, size_bytes, check_archive(path, None))
+        return cls(path, sha256, size_bytes, check_archive(path, public_key))
 
 
 class BundleShelf:
     """The bundles of one command: each file is read once, however many hosts get it."""
 
-    def __init__(self, given: Iterable[Path]) -> None:
+    def __init__(self, given: Iterable[Path], public_key: bytes | None) -> None:
         """Reads the bundles that were typed; an architecture may have one.
+
+        Args:
+            given: The files.
+            public_key: Whose signature each must have, 32 bytes; None: none is asked for.
 
         Raises:
             ConfigError: One can't be read, or two are for one architecture.
             BundleRefused: One is no bundle, or damaged.
         """
+        self._public_key = public_key
         self._opened: dict[Path, OfflineBundle] = {}
         self._given: dict[str, OfflineBundle] = {}
         for path in given:
@@ -97,5 +106,5 @@ class BundleShelf:
     def _open(self, path: Path) -> OfflineBundle:
         key = path.absolute()
         if key not in self._opened:
-            self._opened[key] = OfflineBundle.open(path)
+            self._opened[key] = OfflineBundle.open(path, self._public_key)
         return self._opened[key]

@@ -102,7 +102,7 @@ if not token:
     print("no token came", file=sys.stderr)
     sys.exit(65)
 above = os.path.dirname(path)
-os.makedirs(above, mode=0o755, exist_ok=True)
+os.makedirs(above, mode=0o750, exist_ok=True)
 staging = path + ".tmp"
 if os.path.lexists(staging):
     os.unlink(staging)

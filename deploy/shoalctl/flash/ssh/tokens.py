@@ -10,6 +10,7 @@ from typing import Final, Protocol, TextIO
 
 from shoal.errors import ConfigError
 from shoal.topics import check_device_id
+from shoalctl.enrollment.config import CONFIG_FILE, load_enrollment
 
 MAX_TOKEN_BYTES: Final = 4096
 TTL_S: Final = 24 * 3600.0
@@ -54,7 +55,6 @@ class FleetTokens:
         Raises:
             ConfigError: The directory is no fleet's, or the name is none.
         """
-        from shoalctl.enrollment.config import load_enrollment
         from shoalctl.enrollment.store import EnrollmentStore
         from shoalctl.enrollment.tokens import TokenRecord, new_token
 
@@ -92,19 +92,14 @@ def read_token_source(
     Args:
         token: `-` reads one from stdin; a token itself is refused, since all can see it there.
         token_file: A file that holds one.
-        fleet: The directory of a fleet, where each host gets its own.
+        fleet: The directory of a fleet, where each host gets its own if none was given.
         stdin: Where `-` reads.
 
     Raises:
         ConfigError: More than one was given, or it can't be read.
     """
-    if sum(given is not None for given in (token, token_file, fleet)) > 1:
-        raise ConfigError("give one of --token -, --token-file and --fleet")
-    if fleet is not None:
-        from shoalctl.enrollment.config import load_enrollment
-
-        load_enrollment(fleet)
-        return FleetTokens(fleet)
+    if token is not None and token_file is not None:
+        raise ConfigError("give one of --token - and --token-file")
     if token is not None:
         if token != "-":  # noqa: S105 - the sign for stdin
             raise ConfigError(
@@ -121,6 +116,9 @@ def read_token_source(
         return GivenToken(
             _checked(content.decode("utf-8", "replace"), f"--token-file {token_file}")
         )
+    # A directory with the public key and nothing more is enough to check a bundle.
+    if fleet is not None and (fleet / CONFIG_FILE).exists():
+        return FleetTokens(fleet)
     return None
 
 
