@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 
 import torch
 
-from cloud_learner.call_refusals import CallRefusals
 from cloud_learner.config import LearnerConfig
 from cloud_learner.core import open_core
 from cloud_learner.dispatch.config import specs_of
@@ -21,10 +20,11 @@ from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
 from cloud_learner.fleet.service import FleetService
 from cloud_learner.gradients.making import max_request_bytes, standard_of
-from cloud_learner.grpc_server import GrpcServer, Service
-from cloud_learner.handshakes import Handshakes, tell_refused
-from cloud_learner.revocations import Revocations
 from cloud_learner.rollout.opening import open_rollouts
+from cloud_learner.serving.call_refusals import CallRefusals
+from cloud_learner.serving.grpc_server import GrpcServer, Service
+from cloud_learner.serving.handshakes import Handshakes, tell_refused
+from cloud_learner.serving.revocations import Revocations
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.lockstep_watch import watch_lockstep
 from cloud_learner.training.sources import turns_of

@@ -209,7 +209,7 @@ def _run(
     config: Path, flags: Mapping[str, Path | int | None], log_level: str, *, resume: bool
 ) -> None:
     from cloud_learner.config import LearnerConfig
-    from cloud_learner.handshakes import Handshakes
+    from cloud_learner.serving.handshakes import Handshakes
     from shoal.config import Flag, load_config
     from shoal.logs import setup_logging
 

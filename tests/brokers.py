@@ -31,8 +31,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from shoal.identity import Identity
-from shoalctl.broker import BrokerConfig, write_mosquitto_files
-from shoalctl.pki import FleetPki, Role
+from shoalctl.broker.broker import BrokerConfig, write_mosquitto_files
+from shoalctl.pki.pki import FleetPki, Role
 
 __all__ = [
     "BROKERS",

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from shoalctl.flash.block_io import OsBlockIo
-from shoalctl.flash.command import FlashOptions, FlashReport, run_flash
+from shoalctl.flash.image.block_io import OsBlockIo
+from shoalctl.flash.image.command import FlashOptions, FlashReport, run_flash
+from shoalctl.flash.image.stages import Stage
 from shoalctl.flash.seeds.settings import DeviceSettings
-from shoalctl.flash.stages import Stage
 
 TOKEN = "one-time-token-0815"
 INSTANCE = mock.Mock(hex="0123456789abcdef")

@@ -21,7 +21,7 @@ from cloud_learner.core import Core, open_core
 from cloud_learner.gradients.making import max_request_bytes
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.source import GradientSource
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from cloud_learner.state_dir import StateDir
 from cloud_learner.uplink.arrivals import Birth
 from shoal.gradients import CODECS, Encoder, Weights, decode_weights
@@ -31,7 +31,7 @@ from shoal.moments import Moments
 from shoal.v1 import device_pb2, trajectory_pb2
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2 as pb
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 SPEC = cartpole_spec()
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.enrollment.address import Endpoint, Membership
 from edge_agent.enrollment.enrollment import Seed, enroll
 from shoal.identity import Identity
@@ -23,8 +23,8 @@ from shoalctl.enrollment.config import EnrollmentConfig, load_enrollment
 from shoalctl.enrollment.service import EnrollmentService
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.enrollment.tokens import TokenRecord, new_token
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki
 
 HOST = "127.0.0.1"
 

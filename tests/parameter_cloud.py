@@ -30,7 +30,7 @@ from shoal.policy import (
 from shoal.tensors import Array
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 60.0
 GRAPH = b"a weightless graph"

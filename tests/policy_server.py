@@ -22,7 +22,7 @@ from shoal.policy import Manifest, split
 from shoal.spaces import EnvSpec
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 FLEET = "pond"
 DEVICE = "pi-1"

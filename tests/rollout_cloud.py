@@ -21,17 +21,17 @@ from strategies import RUN_ID
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
-from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.rollout.bundles import BundleStore
 from cloud_learner.rollout.policy_rollout import PolicyRollouts
 from cloud_learner.rollout.rollouts import Rollouts
 from cloud_learner.rollout.service import RolloutService
 from cloud_learner.rollout.store import RolloutStore
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET = "reef"
 DEADLINE_S = 60.0

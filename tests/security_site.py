@@ -30,9 +30,9 @@ from shoal.identity import Identity
 from shoal.topics import Topics
 from shoal.wire import frame
 from shoalctl.cli import run as run_shoal
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki, Role
-from shoalctl.registry import DeviceRegistry
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki, Role
+from shoalctl.pki.registry import DeviceRegistry
 
 FLEET = "pond"
 MEMBERS = ("pi-1", "pi-2", "pi-3", "pi-4")

@@ -14,7 +14,7 @@ import grpc.aio
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Holder, Result, State, Task, TaskQueue
 from cloud_learner.downlink.parameter_server import OPERATORS
-from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
+from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
 from shoal.errors import ConfigError, TaskStoreError
 from shoal.logs import get_logger
 from shoal.noise import RUN_ID_BYTES

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from cloud_learner.dispatch.tasks import Holder, Result, State, Task, TaskSpec
+from cloud_learner.sqlite_store import SqliteStore
 from shoal.errors import TaskStoreError
 
 SCHEMA_VERSION: Final = 1
@@ -36,7 +34,7 @@ WHERE task_id = ?
 """
 
 
-class TaskStore:
+class TaskStore(SqliteStore):
     """A SQLite file with one row a task.
 
     with TaskStore(state.tasks) as store:
@@ -44,43 +42,7 @@ class TaskStore:
         store.save(queue.changed())
     """
 
-    def __init__(self, path: Path) -> None:
-        """Opens the file, or makes it.
-
-        Raises:
-            TaskStoreError: It cannot be opened, or a newer program wrote it.
-        """
-        self._path = path
-        self._lock = threading.Lock()
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(
-                    f"BEGIN; {_TABLE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                )
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        if version > SCHEMA_VERSION:
-            self._db.close()
-            raise TaskStoreError(
-                f"{path} has schema {version}, this program knows {SCHEMA_VERSION}; update it, or "
-                "use another state_dir"
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._lock:
-            self._db.close()
+    what, tables, schema_version, refusal = "tasks", _TABLE, SCHEMA_VERSION, TaskStoreError
 
     def load(self, specs: Sequence[TaskSpec], now_s: float) -> list[Task]:
         """The tasks of a configuration with what became of them; new ones are added.
@@ -138,9 +100,6 @@ class TaskStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise self._failure(error) from error
-
-    def _failure(self, error: sqlite3.Error) -> TaskStoreError:
-        return TaskStoreError(f"tasks {self._path}: {error}; free disk space or check the file")
 
 
 def _row(task: Task) -> tuple[object, ...]:

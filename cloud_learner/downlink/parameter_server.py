@@ -15,7 +15,13 @@ from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
 from cloud_learner.downlink.watcher import Held, Watcher
-from cloud_learner.grpc_server import Context, peer_is_relay, peer_name, refuse, require_fleet
+from cloud_learner.serving.grpc_server import (
+    Context,
+    peer_is_relay,
+    peer_name,
+    refuse,
+    require_fleet,
+)
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.errors import ConfigError
 from shoal.logs import get_logger

@@ -12,7 +12,7 @@ import grpc.aio
 from cloud_learner.fleet.device_record import age
 from cloud_learner.fleet.event_log import EventLog, LoggedEvent, Query
 from cloud_learner.fleet.service import require_operator
-from cloud_learner.grpc_server import Context, refuse
+from cloud_learner.serving.grpc_server import Context, refuse
 from shoal.v1 import events_pb2 as pb
 from shoal.v1 import events_pb2_grpc as rpc
 

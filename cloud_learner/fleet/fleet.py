@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cloud_learner.call_refusals import CallRefusal
 from cloud_learner.fleet.device_record import DeviceRecord, KnownEvent, age
 from cloud_learner.fleet.event_log import EventLog, learner_event
 from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport, audit_run
+from cloud_learner.serving.call_refusals import CallRefusal
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.arrivals import LEARNER, Birth, Report
 from cloud_learner.uplink.throttle import Throttle

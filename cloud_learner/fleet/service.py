@@ -13,7 +13,7 @@ import grpc.aio
 
 from cloud_learner.downlink.parameter_server import OPERATORS, ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
+from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
 from shoal.v1 import fleet_pb2 as pb
 from shoal.v1 import fleet_pb2_grpc as rpc
 

@@ -12,7 +12,7 @@ from cloud_learner.config import LearnerConfig, TrainingConfig
 from cloud_learner.gradients.live import Live
 from cloud_learner.gradients.source import GradientSource
 from cloud_learner.gradients.tally import Tally
-from cloud_learner.grpc_server import MAX_REQUEST_BYTES
+from cloud_learner.serving.grpc_server import MAX_REQUEST_BYTES
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.uplink.admission import Standard

@@ -12,8 +12,8 @@ from cloud_learner.gradients.live import Live
 from cloud_learner.gradients.rules import Outcome, judge
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.source import GradientSource
-from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.journal.audit import RunKey
+from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.throttle import Throttle
 from shoal.episodes import Episode

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.relay.active_reports import ActiveReports
 from cloud_learner.relay.config import RelayConfig
 from cloud_learner.relay.relay_server import RelayServer
 from cloud_learner.relay.relay_store import RelayStore
 from cloud_learner.relay.upstream import Upstream
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.errors import IdentityError
 from shoal.identity import POLICY_KEY_FILE, Identity
 from shoal.services import run_services

@@ -8,8 +8,8 @@ import grpc
 
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_source import PolicySource
-from cloud_learner.grpc_server import Context, refuse
 from cloud_learner.relay.active_reports import ActiveReport
+from cloud_learner.serving.grpc_server import Context, refuse
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import update_pb2
 

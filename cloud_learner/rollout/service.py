@@ -14,7 +14,6 @@ import grpc.aio
 
 from cloud_learner.downlink.parameter_server import OPERATORS
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.grpc_server import Context, peer_name, refuse, require_fleet
 from cloud_learner.rollout.bundles import BundleStore
 from cloud_learner.rollout.decide import Outcome, Report, decide
 from cloud_learner.rollout.directive import bundle_pb
@@ -22,6 +21,7 @@ from cloud_learner.rollout.messages import COMMANDS, PROGRESS, plan_of, rollout_
 from cloud_learner.rollout.plan import Kind
 from cloud_learner.rollout.rollout import Progress, Rollout, State
 from cloud_learner.rollout.rollouts import Rollouts
+from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
 from shoal.errors import BundleRefused, ConfigError, PolicyLogError, RolloutError
 from shoal.noise import RUN_ID_BYTES
 from shoal.topics import check_device_id

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from cloud_learner.rollout.plan import Kind, Plan, Wave
 from cloud_learner.rollout.rollout import (
@@ -21,6 +19,7 @@ from cloud_learner.rollout.rollout import (
     Rollout,
     State,
 )
+from cloud_learner.sqlite_store import SqliteStore
 from shoal.errors import ConfigError, RolloutError
 
 SCHEMA_VERSION: Final = 1
@@ -40,7 +39,7 @@ CREATE TABLE members (
 _UPSERT: Final = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class RolloutStore:
+class RolloutStore(SqliteStore):
     """A SQLite file with a row for each rollout, and one for each device in it.
 
     with RolloutStore(state.rollouts) as store:
@@ -48,44 +47,16 @@ class RolloutStore:
         store.save(rollout, rollout.after(action, now_s))
     """
 
+    what, tables, schema_version, refusal = "rollouts", _TABLES, SCHEMA_VERSION, RolloutError
+
     def __init__(self, path: Path) -> None:
         """Opens the file, or makes it.
 
         Raises:
             RolloutError: It cannot be opened, or a newer program wrote it.
         """
-        self._path = path
-        self._lock = threading.Lock()
+        super().__init__(path)
         self._pinned: dict[int, frozenset[int]] = {}
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(
-                    f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                )
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        if version > SCHEMA_VERSION:
-            self._db.close()
-            raise RolloutError(
-                f"{path} has schema {version}, this program knows {SCHEMA_VERSION}; update it, or "
-                "use another state_dir"
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._lock:
-            self._db.close()
 
     def load(self) -> list[Rollout]:
         """Every rollout, the oldest first.
@@ -178,9 +149,6 @@ class RolloutStore:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise self._failure(error) from error
-
-    def _failure(self, error: sqlite3.Error) -> RolloutError:
-        return RolloutError(f"rollouts {self._path}: {error}; free disk space or check the file")
 
 
 def _columns(rollout: Rollout) -> tuple[object, ...]:

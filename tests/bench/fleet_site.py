@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 HOST = "127.0.0.1"
 FLEET = "bench"

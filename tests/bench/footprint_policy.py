@@ -71,7 +71,7 @@ def serve_policies(identity: Path, directory: Path, pipe: Pipe) -> None:
     from cloud_learner.downlink.parameter_server import ParameterServer
     from cloud_learner.downlink.policy_log import PolicyLog
     from cloud_learner.downlink.signing import load_signing_key
-    from cloud_learner.grpc_server import GrpcServer
+    from cloud_learner.serving.grpc_server import GrpcServer
     from shoal.identity import Identity
 
     own = Identity.load(identity)

@@ -181,7 +181,7 @@ def median_of(results: Sequence[Result]) -> Result:
 
 def measure(options: argparse.Namespace) -> tuple[list[Case], list[list[Result]]]:
     """All cases, in so many rounds."""
-    from shoalctl.pki import FleetPki, Role
+    from shoalctl.pki.pki import FleetPki, Role
 
     found = cases(options)
     results: list[list[Result]] = [[] for _ in found]

@@ -6,8 +6,9 @@ only report share sessions. No fleet has such a grant.
 
 from collections.abc import Iterable
 
-from shoalctl import broker, cli
-from shoalctl.broker_files import Grant, grants
+from shoalctl import cli
+from shoalctl.broker import broker
+from shoalctl.broker.files import Grant, grants
 
 MUX = "mux"
 SESSIONS = 8

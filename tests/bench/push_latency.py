@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.quantization.quantize import Quantizer
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 CHILD = Path(__file__).with_name("push_devices.py")
 FLEET = "bench"

@@ -21,14 +21,14 @@ import grpc
 import grpc.aio
 from brokers import HOST, WAIT_S, Client, Nats, Process, free_port
 
-from cloud_learner.grpc_server import Context, GrpcServer
-from cloud_learner.revocations import Revocations
+from cloud_learner.serving.grpc_server import Context, GrpcServer
+from cloud_learner.serving.revocations import Revocations
 from shoal.config import load_config
 from shoal.identity import Identity
-from shoalctl.broker import BrokerConfig
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki, Role
-from shoalctl.registry import DeviceRegistry
+from shoalctl.broker.broker import BrokerConfig
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki, Role
+from shoalctl.pki.registry import DeviceRegistry
 
 SHOAL = (sys.executable, "-m", "shoalctl.cli")
 

@@ -20,7 +20,7 @@ from bench.part import Part
 from bench.stream import BARE, SHOAL, Plan, Run, names_of, payload_bytes, rates, ratio_of, spread
 from bench.stream_experience import Experience
 
-from shoalctl.broker_files import grants
+from shoalctl.broker.files import grants
 
 PLAN = Plan("cartpole", 16, 256, 4, 1, 5, 8, 4096, 3)
 RUN = Run(SHOAL, 2.0, 1000.0, 50.0, 0.0, 0.0, 0.0, 0, 0)

@@ -13,11 +13,11 @@ import pytest
 from fleet_world import World
 from sim import on_loop
 
-from cloud_learner.call_refusals import REASONS, CallRefusal, CallRefusals
 from cloud_learner.fleet.event_log import Query
-from cloud_learner.grpc_server import Context, GrpcServer, refuse
+from cloud_learner.serving.call_refusals import REASONS, CallRefusal, CallRefusals
+from cloud_learner.serving.grpc_server import Context, GrpcServer, refuse
 from shoal.identity import Identity
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 KINDS = ("Single", "Yields", "Writes")
 

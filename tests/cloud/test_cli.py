@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_learner.state_dir import StateDir
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 def learner(*arguments: str) -> subprocess.CompletedProcess[str]:

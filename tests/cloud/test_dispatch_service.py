@@ -17,7 +17,7 @@ from cloud_learner.dispatch.config import TaskConfig, specs_of
 from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Limits, TaskQueue
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.config import ServerConfig
 from edge_agent.dispatch.dispatch import Dispatch, Left, Task
 from edge_agent.events import Events
@@ -26,7 +26,7 @@ from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import dispatcher_pb2 as pb
 from shoal.v1.dispatcher_pb2_grpc import DispatcherStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET = "reef"
 RUN = bytes(range(16))

@@ -16,12 +16,12 @@ from sim import on_loop
 
 from cloud_learner.fleet.event_log import EventLog
 from cloud_learner.fleet.events_service import MAX_WATCHES, EventsService
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import events_pb2 as pb
 from shoal.v1.events_pb2_grpc import EventsStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 60.0
 

@@ -17,13 +17,13 @@ from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from cloud_learner.fleet.service import MAX_TRAINING_WATCHES, FleetService
-from cloud_learner.grpc_server import GrpcServer, Service
+from cloud_learner.serving.grpc_server import GrpcServer, Service
 from shoal.identity import Identity
 from shoal.policy import Golden
 from shoal.tensors import Array
 from shoal.v1 import device_pb2, fleet_pb2, fleet_pb2_grpc, parameter_server_pb2_grpc
 from shoal.v1 import parameter_server_pb2 as server_pb2
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 60.0
 NOW_S = 1_700_000_000.0

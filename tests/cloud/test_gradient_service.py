@@ -22,7 +22,7 @@ from cloud_learner.gradients.worker import Worker
 from cloud_learner.uplink.admission import decide
 from shoal.gradients import CODECS, Encoder
 from shoal.v1 import update_pb2 as pb
-from shoalctl.pki import Role
+from shoalctl.pki.pki import Role
 
 Scenario = Callable[[Cloud], Coroutine[Any, Any, None]]
 Play = Callable[..., None]

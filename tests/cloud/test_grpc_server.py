@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cloud_learner.grpc_server import (
+from cloud_learner.serving.grpc_server import (
     MAX_REQUEST_BYTES,
     Context,
     GrpcServer,
@@ -22,7 +22,7 @@ from cloud_learner.grpc_server import (
 )
 from shoal.errors import ConnectionFailed
 from shoal.identity import Identity
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 30.0
 

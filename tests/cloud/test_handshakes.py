@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim import on_loop, until
 
-from cloud_learner.handshakes import Handshakes, read_line, tell_refused
+from cloud_learner.serving.handshakes import Handshakes, read_line, tell_refused
 from cloud_learner.uplink.throttle import Throttle
 
 HEAD = b"I1130 02:46:12.440746    6533 ssl_transport_security.cc:2563] "
 FAILED = HEAD + b"Handshake failed with error SSL_ERROR_SSL: error:100000c0:SSL routines:"
 PROGRAM = """
 import os, sys
-from cloud_learner.handshakes import Handshakes
+from cloud_learner.serving.handshakes import Handshakes
 with Handshakes.listening():
     os.write(2, b"from C\\n")
     os.write(2, b"I1130 02:46:12.440746    6533 some_file.cc:2563] gRPC talks\\n")

@@ -20,12 +20,12 @@ from cloud_learner.config import NetworkConfig
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.signing import load_signing_key
-from cloud_learner.grpc_server import GrpcServer
 from cloud_learner.journal.export import DATASET
+from cloud_learner.serving.grpc_server import GrpcServer
 from cloud_learner.training.checkpoint import CheckpointStore, newest_checkpoint
 from shoal.identity import Identity
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 LSTM = {"training.network": 'kind = "lstm"\nhidden = [16]\nmemory = 8'}
 FP32 = {"training": "kl_quantization_max = 1e-12"}

@@ -32,14 +32,14 @@ from cloud_learner.downlink.parameter_server import (
 )
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.refresh import Offer
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from cloud_learner.uplink.traffic import Traffic
 from shoal.identity import Identity
 from shoal.policy import (
     decode_bundle,
     sha256,
 )
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

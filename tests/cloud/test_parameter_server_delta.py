@@ -21,7 +21,7 @@ from cloud_learner.downlink.parameter_server import (
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoal.policy import (
     PART_BYTES,
@@ -31,7 +31,7 @@ from shoal.policy import (
 )
 from shoal.policy_delta import Base, Content, decode_policy_delta
 from shoal.v1 import parameter_server_pb2 as pb
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

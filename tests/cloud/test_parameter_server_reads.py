@@ -17,13 +17,13 @@ from cloud_learner.downlink.parameter_server import (
     ParameterServer,
 )
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from cloud_learner.uplink.traffic import Traffic
 from shoal.identity import Identity
 from shoal.policy import (
     sha256,
 )
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

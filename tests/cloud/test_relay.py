@@ -19,18 +19,18 @@ from sim import on_loop, until
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.signing import load_signing_key
-from cloud_learner.grpc_server import Context, GrpcServer
 from cloud_learner.relay.active_reports import ActiveReports
 from cloud_learner.relay.config import UpstreamConfig
 from cloud_learner.relay.relay_server import RelayServer
 from cloud_learner.relay.relay_store import RelayStore
 from cloud_learner.relay.upstream import Upstream
+from cloud_learner.serving.grpc_server import Context, GrpcServer
 from shoal.identity import Identity
 from shoal.policy import MAX_BUNDLE_BYTES, Assembler, PayloadPart, sha256
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 RUN_ID, DIGEST = bytes(16), bytes(32)
 

@@ -13,11 +13,11 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from cloud_learner.grpc_server import Context, GrpcServer, peer_name
-from cloud_learner.revocations import Revocations
+from cloud_learner.serving.grpc_server import Context, GrpcServer, peer_name
+from cloud_learner.serving.revocations import Revocations
 from shoal.errors import IdentityError
 from shoal.identity import Identity
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 60.0
 STREAMS = ("Yields", "Writes", "YieldsTo")

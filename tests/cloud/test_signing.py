@@ -7,7 +7,7 @@ import pytest
 from cloud_learner.downlink.signing import load_signing_key
 from shoal.errors import IdentityError
 from shoal.identity import Identity
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture

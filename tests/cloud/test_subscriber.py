@@ -16,7 +16,7 @@ from cloud_learner.uplink.subscriber import Subscriber
 from shoal.errors import IdentityError
 from shoal.identity import Identity
 from shoal.topics import Topics
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 TOPICS = Topics(FLEET)
 

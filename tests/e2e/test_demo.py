@@ -72,7 +72,9 @@ def test_goes_on_and_solves_after_kill_9_of_agent_learner_and_broker_twice_each(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_no_process_and_no_port(number: signal.Signals) -> None:
+def test_an_interrupted_demo_sums_up_and_leaves_no_process_and_no_port(
+    number: signal.Signals,
+) -> None:
     with demo("--timeout-s", "100") as running:
         running.wait_for("training")
         started = running.descendants()
@@ -85,7 +87,11 @@ def test_an_interrupted_demo_leaves_no_process_and_no_port(number: signal.Signal
         assert len(started) >= 6
         assert len(ports) >= 2
         running.process.send_signal(number)
-        assert running.process.wait(30) == 130
+        envelope = running.finish(30)
+        assert running.process.returncode == 130
+        assert envelope["ended"] == "interrupted"
+        assert envelope["audit"]["balanced"] is True
+        assert envelope["env_steps"] > 0
         assert not any("Traceback" in line for line in running.lines)
         gone, alive = psutil.wait_procs(started, timeout=1)
         assert not alive, f"still running: {alive}"

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from shoal.durable_file import write_durably
 from shoal.identity import Identity
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki, Role
-from shoalctl.registry import DeviceRegistry
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki, Role
+from shoalctl.pki.registry import DeviceRegistry
 
 SHOAL = (sys.executable, "-m", "shoalctl.cli")
 WAIT_S = 60.0

@@ -46,7 +46,7 @@ from shoal.v1 import parameter_server_pb2 as server_pb2
 from shoal.v1.enrollment_pb2_grpc import EnrollmentStub
 from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 from shoal.wire import frame
-from shoalctl.key_files import read_policy_key
+from shoalctl.pki.key_files import read_policy_key
 
 TOPICS = Topics(FLEET)
 Attack = Callable[[Site], None]

@@ -30,7 +30,7 @@ from shoal.spaces import EnvSpec
 from shoal.trajectory import decode_chunk
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import unframe
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 FLEET = "demo"
 

@@ -21,7 +21,7 @@ from edge_agent.config import ActorConfig, AgentConfig, BrokerConfig, EnvConfig,
 from edge_agent.events import Events
 from edge_agent.gradients.config import GradientsConfig
 from edge_agent.spool.spool import Spool
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 RUN = bytes(16)
 MODULE = """

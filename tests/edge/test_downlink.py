@@ -17,7 +17,7 @@ from shoal.errors import ConnectionFailed
 from shoal.identity import Identity
 from shoal.policy import MAX_BUNDLE_BYTES
 from shoal.v1 import parameter_server_pb2 as pb
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from shoal.tensors import encode_tensors
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import tensor_pb2
 from shoal.wire import frame
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 @pytest.fixture(scope="module")

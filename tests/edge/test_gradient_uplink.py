@@ -33,7 +33,7 @@ from shoal.trajectory import Chunk
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET, DEVICE = "pond", "pi-1"
 SPEC = cartpole_spec()

@@ -26,7 +26,7 @@ from brokers import (
 )
 
 from shoal.topics import Topics
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 TOPICS = Topics(FLEET)
 DEVICES = ("pi-1", "pi-2")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shoal.topics import Topics
-from shoalctl.broker_files import (
+from shoalctl.broker.files import (
     SERVICES,
     Grant,
     Listener,

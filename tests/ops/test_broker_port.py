@@ -9,7 +9,7 @@ import pytest
 from brokers import FLEET, HOST, identity
 
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 
 def test_a_used_port_is_said_before_anything_else(

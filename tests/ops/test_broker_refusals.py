@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from shoal.identity import Identity
 from shoal.topics import Topics
-from shoalctl.broker_refusals import BrokerRefusal, read_refusal
-from shoalctl.pki import FleetPki, Role
+from shoalctl.broker.refusals import BrokerRefusal, read_refusal
+from shoalctl.pki.pki import FleetPki, Role
 
 TLS = "TLS handshake error: tls: "
 UNVERIFIED = f"{TLS}failed to verify certificate: x509: certificate"

@@ -16,11 +16,11 @@ from brokers import HOST, MOSQUITTO, WAIT_S, Client, Process, RefusedError, free
 from shoal.config import load_config
 from shoal.identity import Identity
 from shoal.topics import Topics
-from shoalctl.broker import BrokerConfig, write_mosquitto_files
+from shoalctl.broker.broker import BrokerConfig, write_mosquitto_files
 from shoalctl.cli import run
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki, Role
-from shoalctl.registry import DeviceRegistry
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki, Role
+from shoalctl.pki.registry import DeviceRegistry
 
 DEVICES = ("pi-7", "pi-8")
 TOPICS = Topics("reef")

@@ -60,7 +60,11 @@ def test_an_operators_command_never_loads_torch(arguments: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize(
     "module",
-    ["shoalctl.enrollment.server", "edge_agent.enrollment.renewal", "cloud_learner.revocations"],
+    [
+        "shoalctl.enrollment.server",
+        "edge_agent.enrollment.renewal",
+        "cloud_learner.serving.revocations",
+    ],
 )
 def test_enrolment_needs_no_torch_on_either_side(module: str) -> None:
     program = f"import sys, {module}; print({{'torch', 'onnx'}} & {{*sys.modules}})"

@@ -20,7 +20,7 @@ from edge_agent.config import AgentConfig
 from shoal.config import load_config
 from shoal.errors import ConfigError, EnvironmentFailed
 from shoal.v1 import fleet_pb2
-from shoalctl.broker import BrokerConfig
+from shoalctl.broker.broker import BrokerConfig
 from shoalctl.demo.command import run_demo
 from shoalctl.demo.options import DemoOptions, PlanFlags, check_options, make_plan
 from shoalctl.demo.presets import (

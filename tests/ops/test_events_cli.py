@@ -17,9 +17,9 @@ from shoal.identity import Identity
 from shoal.v1 import device_pb2, events_pb2, events_pb2_grpc
 from shoalctl.cli import run
 from shoalctl.events.watch import watch_events
-from shoalctl.fleet_client import FleetClient
+from shoalctl.fleet.client import FleetClient
 from shoalctl.output import Format
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 def heard(place: int, name: str, **fields: str) -> events_pb2.FleetEvent:

@@ -16,7 +16,7 @@ import yaml
 
 from shoal.v1 import device_pb2, fleet_pb2, fleet_pb2_grpc
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET = "demo"
 

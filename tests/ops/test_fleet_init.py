@@ -13,11 +13,11 @@ from shoal.config import load_config
 from shoal.errors import ConfigError
 from shoal.identity import Identity
 from shoal.revocation import RevocationList
-from shoalctl.broker import BrokerConfig
+from shoalctl.broker.broker import BrokerConfig
 from shoalctl.cli import run
 from shoalctl.enrollment.config import load_enrollment
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki, Role
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki, Role
 
 
 def modes(directory: Path) -> dict[str, int]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from brokers import FLEET, WAIT_S, broker_config
 
 from shoal.errors import ConfigError
-from shoalctl.broker import find_nats_server, write_nats_config
-from shoalctl.nats_server import NatsServer
-from shoalctl.pki import FleetPki
+from shoalctl.broker.broker import find_nats_server, write_nats_config
+from shoalctl.broker.nats_server import NatsServer
+from shoalctl.pki.pki import FleetPki
 
 Look = Callable[[str], str]
 

@@ -13,8 +13,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import Identity
-from shoalctl.certificates import hosts_of
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.certificates import hosts_of
+from shoalctl.pki.pki import FleetPki, Role
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
 from shoal.topics import RESERVED_NAMES
-from shoalctl.registry import DeviceRegistry, parse_registry
+from shoalctl.pki.registry import DeviceRegistry, parse_registry
 
 DEVICE_IDS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}", fullmatch=True).filter(
     lambda name: name not in RESERVED_NAMES

@@ -19,10 +19,10 @@ from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.signing import load_signing_key
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from shoal.identity import Identity
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 HOST = "127.0.0.1"
 

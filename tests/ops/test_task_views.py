@@ -7,7 +7,7 @@ import json
 
 from shoal.v1 import dispatcher_pb2 as pb
 from shoalctl.output import Format, write_listing
-from shoalctl.task_views import task_item, task_list
+from shoalctl.tasks.views import task_item, task_list
 
 TASK = pb.Task(
     task_id=7,

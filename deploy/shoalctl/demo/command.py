@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -48,13 +49,14 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
     Raises:
         EnvironmentFailed: It cannot be made, or nothing says when it is solved.
         DeadlineExceeded: It was not solved in time.
+        KeyboardInterrupt: It was interrupted; what it came to has been printed if devices acted.
         ShoalError: A process cannot be kept running.
     """
     threshold = _threshold(options)  # an environment that cannot be used leaves nothing behind
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as scratch:
         directory = options.directory or Path(scratch)
         if options.directory is not None:
-            _make_directory(directory)
+            directory = _make_directory(directory)
         workspace = make_workspace(directory, options.plan)
         view = make_view(sys.stderr if options.as_json else sys.stdout)
         try:
@@ -66,7 +68,9 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         typer.echo(json.dumps(envelope))
     else:
         typer.echo(summary(envelope))
-    if envelope["ended"] == "timeout" and not envelope["solved"]:
+    if envelope["ended"] == End.INTERRUPTED:
+        raise KeyboardInterrupt
+    if envelope["ended"] == End.TIMEOUT and not envelope["solved"]:
         raise DeadlineExceeded(
             f"{options.plan.env_id} was not solved in {options.timeout_s:g} s; "
             "give more time with --timeout-s, or a lower goal with --until-return"
@@ -97,9 +101,13 @@ class _Demo:
         self._restarts: Counter[str] = Counter()
         self._down, self._down_fp32 = Meter(), Meter()
         self._lag_max = 0.0
+        self._acting = False
+        self._interrupted = asyncio.Event()
 
     async def run(self) -> dict[str, object]:
-        _interrupt_on_sigterm()
+        if (main := asyncio.current_task()) is not None:
+            for each in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(each, self._interrupt, main)
         async with AsyncExitStack() as stack:
             processes = await stack.enter_async_context(
                 Processes(self._workspace.logs, on_restart=self._note_restart)
@@ -139,6 +147,13 @@ class _Demo:
         envelope["policy_digests"] = digests
         return envelope
 
+    def _interrupt(self, main: asyncio.Task[Any]) -> None:
+        """The first time, while devices act, it ends with a summary; else at once."""
+        if self._acting and not self._interrupted.is_set():
+            self._interrupted.set()
+        else:
+            main.cancel()
+
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
 
@@ -173,15 +188,19 @@ class _Demo:
         supervising = asyncio.ensure_future(processes.supervise())
         watching = asyncio.ensure_future(self._watch(processes, observer))
         redrawing = asyncio.ensure_future(self._redraw(processes, observer))
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
         left_s = self._options.timeout_s - self._elapsed_s()
-        tasks = (supervising, watching, redrawing)
+        tasks = (supervising, watching, redrawing, interrupted)
+        self._acting = True
         try:
             done, _ = await asyncio.wait(
                 tasks, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
                 task.result()
-            return watching.result() if watching in done else End.TIMEOUT
+            if watching in done:
+                return watching.result()
+            return End.INTERRUPTED if interrupted in done else End.TIMEOUT
         finally:
             for task in tasks:
                 task.cancel()
@@ -250,16 +269,12 @@ def _threshold(options: DemoOptions) -> float | None:
     return threshold
 
 
-def _make_directory(directory: Path) -> None:
+def _make_directory(directory: Path) -> Path:
+    """Makes it; processes of the demo work elsewhere, so its path is absolute."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{directory}: {error.strerror}; give another --dir") from error
     if any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; give a new --dir")
-
-
-def _interrupt_on_sigterm() -> None:
-    main = asyncio.current_task()
-    if main is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    return directory.resolve()

@@ -19,6 +19,7 @@ class End(StrEnum):
     SOLVED = "solved"
     STEPS = "steps"
     TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)

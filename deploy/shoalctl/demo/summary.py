@@ -11,6 +11,7 @@ _VERBS = {
     "solved": "solved",
     "steps": "ended, NOT solved,",
     "timeout": "NOT solved",
+    "interrupted": "interrupted, NOT solved,",
 }
 
 

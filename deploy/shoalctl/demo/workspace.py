@@ -14,10 +14,10 @@ from pathlib import Path
 
 from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
-from shoalctl.broker import BrokerConfig, write_mosquitto_files
+from shoalctl.broker.broker import BrokerConfig, write_mosquitto_files
 from shoalctl.demo.presets import DEFAULT_ALGORITHM, preset_of, training_tables
 from shoalctl.demo.processes import Program
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 FLEET = "demo"
 HOST = "127.0.0.1"

@@ -21,8 +21,8 @@ from shoal.enrollment import (
 )
 from shoal.errors import ConfigError, IdentityError
 from shoal.topics import check_device_id
-from shoalctl.certificates import requested_key
 from shoalctl.enrollment.refusal import EnrollmentRefused, Reason
+from shoalctl.pki.certificates import requested_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from shoalctl.enrollment.store import (
     RequestRecord,
 )
 from shoalctl.enrollment.tokens import judge_token, parse_token
-from shoalctl.pki import FleetPki, Role
-from shoalctl.registry import DeviceRegistry
+from shoalctl.pki.pki import FleetPki, Role
+from shoalctl.pki.registry import DeviceRegistry
 
 KEPT_ON_LIST_S: Final = 90 * 24 * HOUR_S
 """How long a revoked certificate stays on the CRL after its end."""

@@ -200,7 +200,7 @@ def events(
 @enroll_app.command("fingerprint")
 def fingerprint(*, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Print the sha256 of the fleet's CA, which a device pins until it has a certificate."""
-    from shoalctl.pki import FleetPki
+    from shoalctl.pki.pki import FleetPki
 
     typer.echo(FleetPki.load(load_enrollment(directory).directory).fingerprint)
 
@@ -249,7 +249,7 @@ def parse_duration(text: str, *, flag: str = "--ttl") -> float:
 @contextmanager
 def _office(directory: Path) -> Iterator[Office]:
     from shoalctl.enrollment.authority import Authority
-    from shoalctl.pki import FleetPki
+    from shoalctl.pki.pki import FleetPki
 
     config = load_enrollment(directory)
     pki = FleetPki.load(config.directory)

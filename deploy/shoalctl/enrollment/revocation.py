@@ -15,11 +15,11 @@ from cryptography import x509
 from shoal.config import load_config
 from shoal.errors import ConfigError
 from shoal.logs import get_logger
-from shoalctl.broker import BrokerConfig, MosquittoFiles
-from shoalctl.broker_files import mosquitto_acl
+from shoalctl.broker.broker import BrokerConfig, MosquittoFiles
+from shoalctl.broker.files import mosquitto_acl
+from shoalctl.broker.nats_server import write_text
 from shoalctl.enrollment.config import EnrollmentConfig
 from shoalctl.enrollment.store import EnrollmentStore
-from shoalctl.nats_server import write_text
 
 _log = get_logger("enrollment")
 

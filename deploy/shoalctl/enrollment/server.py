@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.enrollment.address import Endpoint
 from edge_agent.uplink.connection import Address
 from shoal.identity import Identity
@@ -19,7 +19,7 @@ from shoalctl.enrollment.service import EnrollmentService
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.events.enrollment_outbox import EnrollmentOutbox
 from shoalctl.events.post import KEEPALIVE_S, EventPost
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 
 async def run_enrollment(

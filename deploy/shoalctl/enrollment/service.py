@@ -10,7 +10,7 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
-from cloud_learner.grpc_server import Context, refuse, require_fleet
+from cloud_learner.serving.grpc_server import Context, refuse, require_fleet
 from shoal.logs import get_logger
 from shoal.v1 import enrollment_pb2 as pb
 from shoal.v1 import enrollment_pb2_grpc as rpc

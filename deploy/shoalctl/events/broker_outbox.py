@@ -14,7 +14,7 @@ from typing import Final
 from shoal.errors import ConfigError
 from shoal.topics import check_device_id
 from shoal.v1 import device_pb2 as pb
-from shoalctl.broker_refusals import BrokerRefusal
+from shoalctl.broker.refusals import BrokerRefusal
 from shoalctl.events.tally import Tally
 
 BROKER: Final = "broker"

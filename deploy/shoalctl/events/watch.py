@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from shoal.errors import ConnectionFailed
 from shoal.services import backoff
 from shoal.v1 import events_pb2
-from shoalctl.fleet_client import FleetClient
+from shoalctl.fleet.client import FleetClient
 from shoalctl.output import Format, plain
 from shoalctl.views.events import event_item, event_line
 

@@ -43,8 +43,8 @@ def list_targets(
     output: Output = Format.TABLE,
 ) -> None:
     """List the disks of this machine, and why each one is refused."""
-    from shoalctl.flash.disks import list_disks
-    from shoalctl.flash.views import disk_list
+    from shoalctl.flash.image.disks import list_disks
+    from shoalctl.flash.image.views import disk_list
     from shoalctl.output import write_listing
 
     write_listing(disk_list(list_disks(), allow_internal=allow_internal), output)
@@ -119,10 +119,10 @@ def image(
     output: Output = Format.TABLE,
 ) -> None:
     """Write an image to a disk or a file, seeded for one device, and check every byte of it."""
-    from shoalctl.flash.command import FlashOptions, run_flash
-    from shoalctl.flash.flasher import FlashInterrupted
-    from shoalctl.flash.options import SeedOptions, read_settings
-    from shoalctl.flash.views import flash_report
+    from shoalctl.flash.image.command import FlashOptions, run_flash
+    from shoalctl.flash.image.flasher import FlashInterrupted
+    from shoalctl.flash.image.options import SeedOptions, read_settings
+    from shoalctl.flash.image.views import flash_report
     from shoalctl.output import write_listing
 
     interactive = sys.stdin.isatty() and sys.stderr.isatty()

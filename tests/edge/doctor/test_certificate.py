@@ -11,7 +11,7 @@ from cryptography import x509
 from edge_agent.checks.finding import Finding, Level
 from edge_agent.doctor.certificate import judge_certificate
 from edge_agent.enrollment.validity import Dates
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 def read(path: Path) -> Sequence[x509.Certificate]:

@@ -17,7 +17,7 @@ from edge_agent.doctor.collection import MAX_ENTRY_BYTES, MAX_LINE_CHARACTERS, M
 from edge_agent.slots import codec
 from edge_agent.slots.state import Content, Name, Release, Slot, State
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 ENVIRONMENT = """
 import os

@@ -17,7 +17,7 @@ from office import Office
 
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.checks.finding import Finding, Level, exit_code
 from edge_agent.config import AgentConfig, BrokerConfig, EnvConfig, ServerConfig
 from edge_agent.doctor.command import SCHEMA, collect
@@ -30,7 +30,7 @@ from edge_agent.slots.state import Content, Name, Release, Slot, State, Trial
 from edge_agent.spool.spool import Spool
 from shoal.identity import Identity
 from shoalctl.cli import run
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 NETWORK = (
     *("broker_dns", "broker_tls", "broker"),

@@ -15,7 +15,7 @@ from edge_agent.config import EnvConfig
 from edge_agent.environments.env import make_env
 from edge_agent.policies.policy_store import PolicyStore
 from edge_agent.slots.state import Name
-from shoalctl.pki import FleetPki
+from shoalctl.pki.pki import FleetPki
 
 FLEET = "demo"
 

@@ -12,7 +12,7 @@ from shoalctl.flash.bundle import command
 from shoalctl.flash.bundle.target import Target
 from shoalctl.flash.bundle.wheel import Wheel
 from shoalctl.flash.bundle.wheelhouse import Wheelhouse
-from shoalctl.fleet_init import FleetPlan, make_fleet
+from shoalctl.fleet.init import FleetPlan, make_fleet
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pytest
 
 from shoal.errors import ConfigError, IdentityError
 from shoalctl.flash.bundle.fleet_trust import FleetTrust
-from shoalctl.fleet_init import FleetPlan, make_fleet
-from shoalctl.pki import FleetPki
+from shoalctl.fleet.init import FleetPlan, make_fleet
+from shoalctl.pki.pki import FleetPki
 
 
 @pytest.fixture

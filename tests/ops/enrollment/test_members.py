@@ -20,7 +20,7 @@ from edge_agent.enrollment.enrollment import EnrollmentRefused
 from shoal.durable_file import write_durably
 from shoal.errors import IdentityError
 from shoal.identity import Identity
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 def test_a_token_buys_a_certificate_for_a_key_that_never_left_the_device(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from edge_agent.enrollment.validity import Trouble
 from edge_agent.events import Events
 from shoal.identity import Identity
 from shoalctl.enrollment.config import EnrollmentConfig
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 DEADLINE_S = 100.0
 HOUR_S = 3600.0

@@ -20,7 +20,7 @@ from shoal.errors import IdentityError
 from shoal.identity import Identity
 from shoal.v1 import enrollment_pb2 as pb
 from shoal.v1.enrollment_pb2_grpc import EnrollmentStub
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 
 def test_a_renewal_gives_the_same_key_a_certificate_that_ends_later(tmp_path: Path) -> None:

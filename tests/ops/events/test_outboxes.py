@@ -9,7 +9,7 @@ import pytest
 from sim import on_loop
 
 from shoal.v1 import device_pb2 as pb
-from shoalctl.broker_refusals import BrokerRefusal
+from shoalctl.broker.refusals import BrokerRefusal
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.events.broker_outbox import MAX_WAITING, TELL_AGAIN_S, BrokerOutbox, claimed_name
 from shoalctl.events.enrollment_outbox import EnrollmentOutbox

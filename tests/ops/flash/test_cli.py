@@ -30,8 +30,8 @@ from flash_images import (
 )
 
 from shoalctl.cli import run
-from shoalctl.flash.fat import read_fat_header
-from shoalctl.flash.stages import Stage
+from shoalctl.flash.image.fat import read_fat_header
+from shoalctl.flash.image.stages import Stage
 
 PASSPHRASE, TOKEN = "correct horse battery", "one-time-token-0815"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINczLgp/3TjOAnQ5iGsj8396quk+5Zb1yql+QdkDLXWk me@home"
@@ -341,7 +341,7 @@ def test_the_list_is_one_envelope(capsys: pytest.CaptureFixture[str]) -> None:
 def test_flash_loads_neither_torch_nor_the_learner(command: tuple[str, ...]) -> None:
     probe = (
         "import sys; from shoalctl.cli import run; run(sys.argv[1:]);"
-        "import shoalctl.flash.command, shoalctl.flash.views;"
+        "import shoalctl.flash.image.command, shoalctl.flash.image.views;"
         "print(*sorted({'torch','onnx','onnxruntime','grpc','paho','cloud_learner','edge_agent'}"
         " & set(sys.modules)), sep=',')"
     )
@@ -365,7 +365,7 @@ def test_ctrl_c_is_exit_code_130_and_says_in_which_state_the_card_is(
         if event.kind == "write" and event.nth == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoalctl.flash.command.OsBlockIo", lambda: FaultyIo(press))
+    monkeypatch.setattr("shoalctl.flash.image.command.OsBlockIo", lambda: FaultyIo(press))
     refused(capsys, 130, "NOT BOOTABLE", "--image", trixie, "--to", "card", "--hostname", "a")
     assert (tmp_path / "card").read_bytes()[:512] == bytes(512)
     monkeypatch.undo()

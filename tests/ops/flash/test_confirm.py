@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
-from shoalctl.flash.confirm import check_consent, check_expectations, parse_size, size_matches
-from shoalctl.flash.disks import Disk
-from shoalctl.flash.target import Target
+from shoalctl.flash.image.confirm import check_consent, check_expectations, parse_size, size_matches
+from shoalctl.flash.image.disks import Disk
+from shoalctl.flash.image.target import Target
 from shoalctl.output import size
 
 CARD_BYTES = 31_914_983_424

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import FlashFailed
-from shoalctl.flash.disks import Disk, parse_disks
-from shoalctl.flash.verdict import Reason, refusals, sentence
-from shoalctl.flash.views import disk_list
+from shoalctl.flash.image.disks import Disk, parse_disks
+from shoalctl.flash.image.verdict import Reason, refusals, sentence
+from shoalctl.flash.image.views import disk_list
 
 GB = 10**9
 CARD_TYPES = {"mmcblk0": "SD", "mmcblk1": "MMC"}

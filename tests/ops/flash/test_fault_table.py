@@ -22,8 +22,8 @@ from flash_faults import Event, FaultyIo, PowerCut, PowerCutIo, flash
 from flash_images import BOOT_AT, IMAGE_BYTES, MIB, ROOT_AT, TRIXIE, make_image, needs_mtools
 
 from shoal.errors import ConfigError, FlashFailed, ShoalError
-from shoalctl.flash.flasher import FlashInterrupted
-from shoalctl.flash.stages import Stage
+from shoalctl.flash.image.flasher import FlashInterrupted
+from shoalctl.flash.image.stages import Stage
 
 pytestmark = needs_mtools
 

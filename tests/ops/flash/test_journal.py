@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
-from shoalctl.flash.journal import FlashJournal
+from shoalctl.flash.image.journal import FlashJournal
 
 TARGET = "Ultra 4C53 32000000000"
 DIGESTS = st.lists(st.text("0123456789abcdef", min_size=32, max_size=32), max_size=6)

@@ -16,9 +16,9 @@ from flash_faults import Event, FaultyIo, flash
 from flash_images import IMAGE_BYTES, MIB, TRIXIE, boot_text, make_image, needs_mtools
 
 from shoal.errors import ConfigError, FlashFailed
-from shoalctl.flash.disks import find_disk
-from shoalctl.flash.stages import Stage
-from shoalctl.flash.verdict import Reason, refusals
+from shoalctl.flash.image.disks import find_disk
+from shoalctl.flash.image.stages import Stage
+from shoalctl.flash.image.verdict import Reason, refusals
 
 
 def attach(file: Path, *options: str) -> str:

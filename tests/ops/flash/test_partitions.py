@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import FlashFailed
-from shoalctl.flash.partitions import Partition, TableKind, read_table
+from shoalctl.flash.image.partitions import Partition, TableKind, read_table
 
 PARTITIONS = [(0x0C, BOOT_AT, BOOT_BYTES), (0x83, ROOT_AT, ROOT_BYTES)]
 EXPECTED = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from shoalctl.flash.progress import Lines
-from shoalctl.flash.stages import Stage
+from shoalctl.flash.image.progress import Lines
+from shoalctl.flash.image.stages import Stage
 
 
 def test_a_line_comes_every_ten_seconds_with_speed_and_time_left() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shoal import zstd
 from shoal.errors import ConfigError, FlashFailed
-from shoalctl.flash.source import CHUNK_BYTES, Compression, ImageSource
+from shoalctl.flash.image.source import CHUNK_BYTES, Compression, ImageSource
 
 
 def zipped(data: bytes, *names: str) -> bytes:

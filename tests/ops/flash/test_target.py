@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ConfigError
-from shoalctl.flash.disks import Disk
-from shoalctl.flash.target import Target, check_target, check_unchanged
+from shoalctl.flash.image.disks import Disk
+from shoalctl.flash.image.target import Target, check_target, check_unchanged
 
 DISK = Disk(Path("/dev/sdb"), "disk", 1000, "8:16", "Ultra", "4C53", "usb", removable=True)
 TARGET = Target(DISK.path, DISK, exists=True, size_bytes=1000, limit_bytes=1000)
 
 
 def now_there_is(disk: Disk | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoalctl.flash.target.find_disk", lambda _: disk)
+    monkeypatch.setattr("shoalctl.flash.image.target.find_disk", lambda _: disk)
 
 
 def test_the_same_disk_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from shoalctl.enrollment.config import load_enrollment
 from shoalctl.enrollment.store import EnrollmentStore
 from shoalctl.enrollment.tokens import parse_token
 from shoalctl.flash.ssh.tokens import FleetTokens
-from shoalctl.key_files import read_policy_key
+from shoalctl.pki.key_files import read_policy_key
 
 pytestmark = needs_sshd
 NAMES = ("arm-1", "arm-2", "leg-1")

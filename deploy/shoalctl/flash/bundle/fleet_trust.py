@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from edge_agent.enrollment.address import Endpoint
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import PUBLIC_KEY_BYTES
-from shoalctl.certificates import fleet_of
 from shoalctl.enrollment.config import load_enrollment
-from shoalctl.key_files import read_policy_key
+from shoalctl.pki.certificates import fleet_of
+from shoalctl.pki.key_files import read_policy_key
 
 KEY_FILE, PUBLIC_FILE, CA_FILE = "policy.key", "policy.pub", "ca.pem"
 _LEARNER = Path("identities", "learner")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import FlashFailed
-from shoalctl.flash.fat import FatHeader, FatVolume
+from shoalctl.flash.image.fat import FatHeader, FatVolume
 from shoalctl.flash.seeds import kernel_command_line
 from shoalctl.flash.seeds.cloud_init import cloud_init_files
 from shoalctl.flash.seeds.first_boot import BUNDLE_NAME, DIGEST_NAME, DIRECTORY, TOKEN_NAME

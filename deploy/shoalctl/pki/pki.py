@@ -23,7 +23,7 @@ from shoal.durable_file import write_durably
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import RELAY_URI
 from shoal.topics import check_device_id, check_fleet
-from shoalctl.certificates import (
+from shoalctl.pki.certificates import (
     LEAF_LIFETIME,
     Subject,
     ca_certificate,
@@ -35,7 +35,7 @@ from shoalctl.certificates import (
     requested_key,
     revocation_list,
 )
-from shoalctl.key_files import (
+from shoalctl.pki.key_files import (
     PRIVATE,
     PUBLIC,
     certificate_pem,

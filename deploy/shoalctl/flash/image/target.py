@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import ConfigError, FlashFailed
-from shoalctl.flash.block_io import BlockIo, size_of
-from shoalctl.flash.disks import Disk, find_disk
-from shoalctl.flash.verdict import Reason, Refusal, refusals, sentence
+from shoalctl.flash.image.block_io import BlockIo, size_of
+from shoalctl.flash.image.disks import Disk, find_disk
+from shoalctl.flash.image.verdict import Reason, Refusal, refusals, sentence
 from shoalctl.output import size
 
 _DEVICE_DIRECTORIES = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoalctl.fleet_cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout, fleet_client
+from shoalctl.fleet.cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout, fleet_client
 from shoalctl.output import Format, write_listing
 
 tasks_app = typer.Typer()
@@ -27,7 +27,7 @@ def list_tasks(
 
     STEPS/S is what the device of a running task makes now, and what a task that is done made.
     """
-    from shoalctl.task_views import task_list
+    from shoalctl.tasks.views import task_list
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.tasks()

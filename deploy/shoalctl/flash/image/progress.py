@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from shoalctl.flash.stages import Progress, Stage
+from shoalctl.flash.image.stages import Progress, Stage
 from shoalctl.output import duration, size
 
 _LINE_INTERVAL_S = 10.0

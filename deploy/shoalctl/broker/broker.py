@@ -18,15 +18,15 @@ from shoal.errors import ConfigError, ConnectionFailed
 from shoal.identity import Identity
 from shoal.services import run_services
 from shoal.topics import Topics, check_device_id, check_fleet
-from shoalctl.broker_files import (
+from shoalctl.broker.files import (
     Listener,
     grants,
     mosquitto_acl,
     mosquitto_config,
     nats_config,
 )
-from shoalctl.nats_server import NatsServer, write_text
-from shoalctl.registry import DeviceRegistry
+from shoalctl.broker.nats_server import NatsServer, write_text
+from shoalctl.pki.registry import DeviceRegistry
 
 MIN_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES = 128 * 1024, 64 * 1024 * 1024
 MAX_PORT = 65535

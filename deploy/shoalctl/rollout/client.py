@@ -13,7 +13,7 @@ from shoal.errors import ConnectionFailed
 from shoal.identity import Identity
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
-from shoalctl.fleet_client import FleetClient
+from shoalctl.fleet.client import FleetClient
 
 PART_BYTES: Final = 48 * 1024
 """Of a bundle that is sent: requests of over 64 KiB are refused before they are read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from shoal.errors import ConfigError
-from shoalctl.flash.target import Target
+from shoalctl.flash.image.target import Target
 from shoalctl.output import size
 
 _UNITS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoalctl.flash.command import FlashReport
-from shoalctl.flash.disks import Disk
-from shoalctl.flash.verdict import refusals, sentence
+from shoalctl.flash.image.command import FlashReport
+from shoalctl.flash.image.disks import Disk
+from shoalctl.flash.image.verdict import refusals, sentence
 from shoalctl.output import NOTHING, Column, Item, Listing, duration, size
 
 

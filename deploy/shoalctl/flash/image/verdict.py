@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoalctl.flash.disks import SWAP, Disk
+from shoalctl.flash.image.disks import SWAP, Disk
 from shoalctl.output import size
 
 _SYSTEM_POINTS = frozenset({"/", "/boot", "/boot/efi", "/boot/firmware", "/efi", "/usr", "/var"})

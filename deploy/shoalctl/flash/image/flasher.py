@@ -11,15 +11,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from shoal.errors import FlashFailed, ShoalError
-from shoalctl.flash import verify
-from shoalctl.flash.block_io import BlockIo, drop_cache, reread_partitions, write_all
-from shoalctl.flash.fat import FatVolume
-from shoalctl.flash.journal import FlashJournal
+from shoalctl.flash.image import verify
+from shoalctl.flash.image.block_io import BlockIo, drop_cache, reread_partitions, write_all
+from shoalctl.flash.image.fat import FatVolume
+from shoalctl.flash.image.journal import FlashJournal
+from shoalctl.flash.image.stages import Progress, Stage
+from shoalctl.flash.image.staging import Staged
+from shoalctl.flash.image.target import Target, open_exclusive
+from shoalctl.flash.image.writer import Written, commit, erase, write_body
 from shoalctl.flash.seeds import boot_partition
-from shoalctl.flash.stages import Progress, Stage
-from shoalctl.flash.staging import Staged
-from shoalctl.flash.target import Target, open_exclusive
-from shoalctl.flash.writer import Written, commit, erase, write_body
 from shoalctl.output import size
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOENT, getattr(errno, "ENOMEDIUM", 123)})

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoalctl.flash.block_io import (
+from shoalctl.flash.image.block_io import (
     ALIGNMENT_BYTES,
     BlockIo,
     aligned_buffer,
     open_fresh,
     read_some,
 )
-from shoalctl.flash.source import CHUNK_BYTES
-from shoalctl.flash.staging import Range, chunk_ranges, digest_of
+from shoalctl.flash.image.source import CHUNK_BYTES
+from shoalctl.flash.image.staging import Range, chunk_ranges, digest_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
-from cloud_learner.grpc_server import Context, peer_name, refuse
-from cloud_learner.interceptor import Behaviour, CallInterceptor, responses_of
+from cloud_learner.serving.grpc_server import Context, peer_name, refuse
+from cloud_learner.serving.interceptor import Behaviour, CallInterceptor, responses_of
 from shoal.errors import IdentityError
 from shoal.identity import Identity
 from shoal.logs import get_logger

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, ShoalError
-from shoalctl.fleet_cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout
+from shoalctl.fleet.cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout
 from shoalctl.output import Format, plain, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:
     from shoal.v1 import rollout_pb2
     from shoalctl.output import Value
-    from shoalctl.rollout_client import RolloutClient
+    from shoalctl.rollout.client import RolloutClient
 
 SCHEMA = "shoal.v1.Rollout"
 
@@ -245,7 +245,7 @@ def _send(
     from shoal.bundle_archive import check_archive
     from shoal.identity import Identity
     from shoal.v1 import rollout_pb2 as pb
-    from shoalctl.upload import Upload
+    from shoalctl.rollout.upload import Upload
 
     manifest = check_archive(path, Identity.load(identity).policy_public_key)
     if dry_run:
@@ -302,7 +302,7 @@ def _show(found: rollout_pb2.Rollout, output: Format) -> None:
 def rollout_client(server: str, identity: Path, timeout_s: float) -> Iterator[RolloutClient]:
     """Asks one fleet for rollouts, as its operator."""
     from shoal.identity import Identity
-    from shoalctl.rollout_client import RolloutClient
+    from shoalctl.rollout.client import RolloutClient
 
     with RolloutClient(server, Identity.load(identity), timeout_s=timeout_s) as client:
         yield client

@@ -9,7 +9,12 @@ import typer
 
 from shoal.config import load_config
 from shoal.logs import setup_logging
-from shoalctl.broker import BrokerConfig, run_broker, write_mosquitto_files, write_nats_config
+from shoalctl.broker.broker import (
+    BrokerConfig,
+    run_broker,
+    write_mosquitto_files,
+    write_nats_config,
+)
 
 broker_app = typer.Typer(
     help="The fleet's MQTT broker: mutual TLS, and each device under its own topics only."

@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from shoal.errors import ConfigError, FlashFailed
-from shoalctl.flash.decompress import READ_BYTES, Decompressor, Gzip, Xz, Zstd, unpacked
-from shoalctl.flash.xz_index import xz_size
+from shoalctl.flash.image.decompress import READ_BYTES, Decompressor, Gzip, Xz, Zstd, unpacked
+from shoalctl.flash.image.xz_index import xz_size
 
 CHUNK_BYTES = 4 << 20
 """An image is read, written and verified in pieces of this size."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import FlashFailed
-from shoalctl.flash.block_io import BlockIo, size_of, write_all
-from shoalctl.flash.journal import FlashJournal
-from shoalctl.flash.partitions import HEAD_BYTES
-from shoalctl.flash.source import CHUNK_BYTES
-from shoalctl.flash.staging import Range, digest_of, is_zero
+from shoalctl.flash.image.block_io import BlockIo, size_of, write_all
+from shoalctl.flash.image.journal import FlashJournal
+from shoalctl.flash.image.partitions import HEAD_BYTES
+from shoalctl.flash.image.source import CHUNK_BYTES
+from shoalctl.flash.image.staging import Range, digest_of, is_zero
 from shoalctl.output import size
 
 SYNC_BYTES = 64 << 20

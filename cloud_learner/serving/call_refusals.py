@@ -11,8 +11,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from cloud_learner.grpc_server import Context, peer_name
-from cloud_learner.interceptor import Behaviour, CallInterceptor, responses_of
+from cloud_learner.serving.grpc_server import Context, peer_name
+from cloud_learner.serving.interceptor import Behaviour, CallInterceptor, responses_of
 
 REASONS: Final = {
     grpc.StatusCode.UNAUTHENTICATED: "revoked",

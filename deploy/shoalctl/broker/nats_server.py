@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from shoal.errors import ConfigError, ConnectionFailed, ServiceEnded
 from shoal.logs import get_logger
-from shoalctl.broker_refusals import BrokerRefusal, read_refusal
+from shoalctl.broker.refusals import BrokerRefusal, read_refusal
 from shoalctl.tether import tethered
 
 STOP_TIMEOUT_S = 5.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import FlashFailed
-from shoalctl.flash.fat import FatHeader, FatVolume, read_fat_header
-from shoalctl.flash.partitions import (
+from shoalctl.flash.image.fat import FatHeader, FatVolume, read_fat_header
+from shoalctl.flash.image.partitions import (
     HEAD_BYTES,
     SECTOR_BYTES,
     Partition,
@@ -24,12 +24,12 @@ from shoalctl.flash.partitions import (
     first_start_bytes,
     read_table,
 )
+from shoalctl.flash.image.source import CHUNK_BYTES, ImageSource
 from shoalctl.flash.seeds import boot_partition
 from shoalctl.flash.seeds.architecture import check_bundle_fits
 from shoalctl.flash.seeds.boot_partition import SeedFile
 from shoalctl.flash.seeds.settings import DeviceSettings
 from shoalctl.flash.seeds.support import BootFiles, SeedFormat, Support, asked_for, support_of
-from shoalctl.flash.source import CHUNK_BYTES, ImageSource
 
 _ZEROS = bytes(CHUNK_BYTES)
 

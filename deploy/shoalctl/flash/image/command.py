@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import ConfigError, FlashFailed
-from shoalctl.flash.block_io import BlockIo, OsBlockIo
-from shoalctl.flash.confirm import check_consent, check_expectations, parse_size
-from shoalctl.flash.fat import check_installed
-from shoalctl.flash.flasher import Flashed, Flasher, FlashInterrupted
-from shoalctl.flash.journal import FlashJournal
-from shoalctl.flash.progress import progress_on
+from shoalctl.flash.image.block_io import BlockIo, OsBlockIo
+from shoalctl.flash.image.confirm import check_consent, check_expectations, parse_size
+from shoalctl.flash.image.fat import check_installed
+from shoalctl.flash.image.flasher import Flashed, Flasher, FlashInterrupted
+from shoalctl.flash.image.journal import FlashJournal
+from shoalctl.flash.image.progress import progress_on
+from shoalctl.flash.image.source import ImageSource
+from shoalctl.flash.image.stages import Progress, Stage
+from shoalctl.flash.image.staging import Staged, stage
+from shoalctl.flash.image.target import Target, check_target, check_unchanged, find_target
 from shoalctl.flash.seeds.settings import DeviceSettings
 from shoalctl.flash.seeds.support import SeedFormat
-from shoalctl.flash.source import ImageSource
-from shoalctl.flash.stages import Progress, Stage
-from shoalctl.flash.staging import Staged, stage
-from shoalctl.flash.target import Target, check_target, check_unchanged, find_target
 
 JOURNAL_SUFFIX = ".flash-journal"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shoalctl.pki import FleetPki, Role
+from shoalctl.pki.pki import FleetPki, Role
 
 pki_app = typer.Typer()
 

@@ -23,7 +23,7 @@ from shoal.v1 import (
     fleet_pb2,
     fleet_pb2_grpc,
 )
-from shoalctl.certificates import fleet_of
+from shoalctl.pki.certificates import fleet_of
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_PORT = 65535

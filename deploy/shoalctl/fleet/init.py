@@ -15,7 +15,7 @@ import typer
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shoalctl.pki import FleetPki
+    from shoalctl.pki.pki import FleetPki
 
 BROKER_PORT, SERVER_PORT, ENROLLMENT_PORT = 8883, 50051, 8444
 _ANY = "0.0.0.0"  # noqa: S104 - devices come from elsewhere; each needs a certificate of the fleet
@@ -47,7 +47,7 @@ def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None)
     Raises:
         ConfigError: A directory is in use or can't be written, or a name is not valid.
     """
-    from shoalctl.pki import FleetPki, Role
+    from shoalctl.pki.pki import FleetPki, Role
 
     directory = directory.absolute()
     if offline is not None:

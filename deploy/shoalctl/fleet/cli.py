@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, ShoalError
-from shoalctl.fleet_init import init
+from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:
-    from shoalctl.fleet_client import FleetClient
+    from shoalctl.fleet.client import FleetClient
 
 DEFAULT_SERVER = "127.0.0.1:50051"
 
@@ -222,7 +222,7 @@ def audit(
 def fleet_client(server: str, identity: Path, timeout_s: float) -> Iterator[FleetClient]:
     """Asks one fleet, as its operator."""
     from shoal.identity import Identity
-    from shoalctl.fleet_client import FleetClient
+    from shoalctl.fleet.client import FleetClient
 
     with FleetClient(server, Identity.load(identity), timeout_s=timeout_s) as client:
         yield client
