@@ -45,7 +45,7 @@ class Story:
         return shoal(
             *("flash", "ssh", f"{shell.user}@{HOST}:{shell.port}", "--bundle", bundle),
             *("--identity", shell.key.private, "--known-hosts", shell.known_hosts),
-            *("--no-systemd", "-o", "json", *more),
+            *("--fleet", self.site.directory, "--no-systemd", "-o", "json", *more),
             timeout_s=WAIT_S,
         )
 

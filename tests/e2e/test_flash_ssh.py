@@ -49,7 +49,7 @@ class Story:
     def flash(self, bundle: Path, *more: str | Path) -> Answer:
         return shoal(
             *("flash", "ssh", self.host.login, *self.host.options, "--device-id", NAME),
-            *("--bundle", bundle, *more, "-o", "json"),
+            *("--fleet", self.site.directory, "--bundle", bundle, *more, "-o", "json"),
             timeout_s=WAIT_S,
         )
 
