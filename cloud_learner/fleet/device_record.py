@@ -119,7 +119,8 @@ class DeviceRecord:
         """Folds a report in; False when it is older than what is known."""
         if telemetry.run_id in self.ended_runs:
             self._note_late_report(telemetry.run_id, now_s)
-            return False
+            if not self._outlived_its_twin(telemetry.run_id):
+                return False
         known = self.telemetry
         same_run = known is not None and known.run_id == telemetry.run_id
         if known is not None and same_run and telemetry.uptime_s < known.uptime_s:
@@ -226,13 +227,23 @@ class DeviceRecord:
         if self._late_reports[run_id] >= LATE_REPORTS:
             self.used_twice_at_s = now_s
 
+    def _outlived_its_twin(self, run_id: bytes) -> bool:
+        """Whether a run goes on that a second process of its name had replaced, and that one died.
+
+        Several reports must have come since: a late one of a run that did end is no life.
+        """
+        return (
+            self.status is not None
+            and self.status.state == pb.DEVICE_STATE_OFFLINE_LOST
+            and self._late_reports.get(run_id, 0) >= LATE_REPORTS
+        )
+
     def _alive_since_death(self) -> bool:
-        """Whether the run whose will fired reported again: its birth will follow."""
+        """Whether a run reported after a will fired: the same one, or another of its name."""
         return (
             self.status is not None
             and self.status.state == pb.DEVICE_STATE_OFFLINE_LOST
             and self.telemetry is not None
-            and self.telemetry.run_id == self.status.run_id
             and self.telemetry_at_s is not None
             and self.status_at_s is not None
             and self.telemetry_at_s > self.status_at_s

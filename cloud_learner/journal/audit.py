@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shoal.errors import WireError
 from shoal.ranges import Ranges
@@ -28,6 +28,10 @@ class RunKey(NamedTuple):
 
     device_id: str
     run_id: bytes
+
+
+_MOST: Final = 2**64 - 1
+"""What a field of the message holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +170,14 @@ class Audit:
         return cls(produced, trained, expired, dropped, rejected, in_flight)
 
     def to_pb(self) -> fleet_pb2.Audit:
-        """As a message."""
+        """As a message; a device that lies may report more in all than it can hold."""
         return fleet_pb2.Audit(
-            produced=self.produced,
-            trained=self.trained,
-            expired=self.expired,
-            dropped=self.dropped,
-            rejected=self.rejected,
-            in_flight=self.in_flight,
+            produced=min(self.produced, _MOST),
+            trained=min(self.trained, _MOST),
+            expired=min(self.expired, _MOST),
+            dropped=min(self.dropped, _MOST),
+            rejected=min(self.rejected, _MOST),
+            in_flight=min(self.in_flight, _MOST),
             balanced=self.balanced,
         )
 

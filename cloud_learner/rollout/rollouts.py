@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from textwrap import shorten
 from typing import Final, Protocol
 
 from cloud_learner.downlink.published import Published
@@ -178,6 +179,12 @@ class Rollouts:
             raise ConfigError(
                 f"rollout {going.rollout_id} of {plan.kind} {going.plan.version} is {going.state}: "
                 f"wait for it, or end it by `shoal rollout abort {going.rollout_id}`"
+            )
+        known = sorted(self._devices.statuses())
+        if plan.devices and not any(plan.is_for(each) for each in known):
+            raise ConfigError(
+                f"no device is called {plan.devices!r}: the fleet knows "
+                f"{shorten(', '.join(known), 200) or 'none'}"
             )
         number = max(self._rollouts, default=0) + 1
         if plan.kind is Kind.AGENT:

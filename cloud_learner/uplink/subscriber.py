@@ -104,7 +104,8 @@ class Subscriber:
                         f"{error}; it must have a certificate of the CA in `identity`, for the "
                         "name in broker.host"
                     ) from error
-                _log.warning("broker_unreachable", attempt=attempt, error=str(error))
+                if not attempt & (attempt - 1):  # 0, 1, 2, 4, 8: one outage is no flood
+                    _log.warning("broker_unreachable", attempt=attempt, error=str(error))
             finally:
                 self._session = None
             attempt = 0 if session.was_subscribed else attempt + 1

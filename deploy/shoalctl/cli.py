@@ -46,7 +46,7 @@ PARTS = (
     Part("demo", "shoalctl.demo.cli:demo_app", "The whole system on this machine.", TRY),
     Part("bench", "shoalctl.bench:bench_app", "Measure Shoal beside its peers.", TRY),
     Part("pki", "shoalctl.pki.cli:pki_app", "Make a fleet's keys and certificates.", RUN),
-    Part("flash", "shoalctl.flash.cli:flash_app", "Write images to cards and disks.", RUN),
+    Part("flash", "shoalctl.flash.cli:flash_app", "Install devices: bundles, SSH, cards.", RUN),
     Part("broker", "shoalctl.broker.cli:broker_app", "Run the fleet's MQTT broker.", RUN),
     Part("learner", "cloud_learner.cli:learner_app", "Train, and publish policies.", RUN),
     Part("enroll", "shoalctl.enrollment.cli:enroll_app", "Let devices into a fleet, and out.", RUN),
@@ -56,7 +56,7 @@ PARTS = (
     Part("devices", "shoalctl.fleet.cli:devices_app", "See the devices and their health.", WATCH),
     Part("tasks", "shoalctl.tasks.cli:tasks_app", "See the tasks handed to devices.", WATCH),
     Part("policy", "shoalctl.fleet.cli:policy_app", "See the published policies.", WATCH),
-    Part("fleet", "shoalctl.fleet.cli:fleet_app", "Account for every chunk.", WATCH),
+    Part("fleet", "shoalctl.fleet.cli:fleet_app", "Make a fleet, account for its chunks.", WATCH),
     Part(
         "reproduce",
         "shoalctl.reproduce_cli:reproduce_app",

@@ -86,7 +86,8 @@ def _spaces(envs: Environments) -> Finding:
     observation = ObservationLayout.of(envs.spec.observation)
     size = sum(field.size_bytes for field in observation.fields)
     numbers = ActionLayout.of(envs.spec.action).size
-    detail = f"{seen} -> {does}; {size} bytes an observation, {numbers} numbers an action"
+    noun = "number" if numbers == 1 else "numbers"
+    detail = f"{seen} -> {does}; {size} bytes an observation, {numbers} {noun} an action"
     return Finding("spaces", Level.OK, detail)
 
 

@@ -184,8 +184,10 @@ def _environment(config: AgentConfig) -> Sequence[Finding]:
     """Not while an agent has it: hardware has one master."""
     try:
         in_use = look(config.spool_path).in_use
-    except ShoalError:
-        in_use = False
+    except ShoalError as error:
+        # Whether an agent moves the hardware can't be seen, as without permission: leave it alone.
+        detail = f"nothing tells whether a running agent has it ({error}); run this as root"
+        return [Finding("environment", Level.SKIPPED, detail)]
     if in_use:
         detail = "a running agent has it; it is not opened twice"
         return [Finding("environment", Level.SKIPPED, detail)]

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Self, TypeAlias, cast
 
 import gymnasium
@@ -295,7 +295,7 @@ def _factory(env_id: str) -> Callable[..., object]:
             public = [name for name in vars(module) if not name.startswith("_")]
             raise EnvironmentFailed(
                 f'module {module_name} has no environment "{attribute}"'
-                f"{_nearest(attribute, public)}"
+                f"{_nearest(attribute, public)}{_folder(module)}"
             )
         env_id = attribute
     if env_id not in gymnasium.registry:
@@ -318,6 +318,17 @@ def _searched(module_name: str, error: Exception, here: str) -> str:
     if missing is None or not f"{module_name}.".startswith(f"{missing}."):
         return ""
     return f"; searched: the current directory ({here}) and the installed packages"
+
+
+def _folder(module: ModuleType) -> str:
+    """Says so where a folder was found in place of a module of that name."""
+    if getattr(module, "__file__", None) is not None:
+        return ""
+    places = ", ".join(getattr(module, "__path__", ()))
+    return (
+        f": {places} is a folder without a module of its own; install the package in it "
+        f"(pip install -e), or run this beside {module.__name__}.py"
+    )
 
 
 def _nearest(name: str, names: list[str]) -> str:

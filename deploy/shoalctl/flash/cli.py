@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 @flash_app.callback()
 def flash() -> None:
-    """Write images to cards and disks, and tell each device who it is."""
+    """Install devices, over SSH or on cards, and tell each who it is."""
 
 
 flash_app.command("bundle")(bundle_command)

@@ -175,6 +175,14 @@ def init(
     if offline_root is not None:
         typer.echo(
             f"ca.key and policy.key are in {offline_root}: carry it away, and keep two "
-            "copies. The learner's identity holds the key that it signs policies with.",
+            "copies. The learner's identity holds the key that it signs policies with; "
+            f"`shoal flash bundle` wants --policy-key {offline_root / 'policy.key'}.",
             err=True,
         )
+    typer.echo(
+        "Next, each in a terminal of its own: "
+        f"shoal broker run --config {directory}/broker.toml; "
+        f"shoal learner run --config {directory}/learner.toml; "
+        f"shoal enroll serve --dir {directory}",
+        err=True,
+    )

@@ -184,7 +184,7 @@ def test_without_a_network_the_first_bundle_says_what_to_do(
         (("--config", "none.toml"), 4, "No such file"),
         (("--version", "../x"), 1, "version"),
         (("--constraint", "none.txt"), 4, "none.txt"),
-        (("--policy-key", "none.key"), 2, "no signing key"),
+        (("--policy-key", "none.key"), 4, "no signing key"),
         (("--out", "fleet/policy.pub/x"), 4, "can't write"),
         (("--nonsense",), 4, "No such option"),
     ],

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.enrollment.address import Endpoint
-from shoal.errors import ConfigError, IdentityError
+from shoal.errors import ConfigError, IdentityError, IdentityMissing
 from shoal.identity import PUBLIC_KEY_BYTES
 from shoalctl.enrollment.config import load_enrollment
 from shoalctl.pki.certificates import fleet_of
@@ -133,7 +133,9 @@ def _signing_key(directory: Path, public_key: bytes, given: Path | None) -> Ed25
         try:
             key = read_policy_key(path)
         except (OSError, ValueError) as error:
-            raise IdentityError(f"can't read the signing key {path}: {error}") from error
+            raise IdentityMissing(
+                f"{path} can't be read as a signing key ({error}): give the fleet's {KEY_FILE}"
+            ) from error
         if key is None:
             continue
         if key.public_key().public_bytes_raw() != public_key:
@@ -142,7 +144,7 @@ def _signing_key(directory: Path, public_key: bytes, given: Path | None) -> Ed25
                 "bundle"
             )
         return key
-    raise IdentityError(
+    raise IdentityMissing(
         f"no signing key ({', '.join(str(path) for path in places)}): a bundle is signed with the "
         f"fleet's {KEY_FILE}; if it is kept offline, give its place with --policy-key"
     )
