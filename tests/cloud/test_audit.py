@@ -67,6 +67,12 @@ def test_a_loss_on_one_device_does_not_hide_behind_another() -> None:
     assert Audit().balanced
 
 
+def test_devices_that_claim_more_than_a_message_holds_do_not_silence_the_audit() -> None:
+    liar = Audit(produced=2**62)
+    told = liar.plus(liar).plus(liar).plus(liar).plus(liar).to_pb()
+    assert told.produced == 2**64 - 1
+
+
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(Disposition))))
 def test_a_chunk_has_one_disposition_at_any_time(moves: list[tuple[int, Disposition]]) -> None:
     decided, last = Decided(), {}

@@ -62,6 +62,35 @@ def test_a_device_that_reports_after_its_will_fired_is_alive() -> None:
     assert health(record, 2.0) == fleet_pb2.HEALTH_ONLINE
 
 
+def test_a_process_that_outlives_a_second_one_of_its_name_is_alive() -> None:
+    record = DeviceRecord("pi-1")
+    record.note_status(status(ONLINE, OLD), 0.0)
+    record.note_status(status(ONLINE, NEW), 1.0)
+    for now_s in (2.0, 3.0):
+        record.note_telemetry(pb.Telemetry(device_id="pi-1", run_id=OLD, uptime_s=now_s), now_s)
+    record.note_status(status(LOST, NEW), 4.0)
+    assert health(record, 4.0) == fleet_pb2.HEALTH_OFFLINE_LOST
+    assert record.note_telemetry(pb.Telemetry(device_id="pi-1", run_id=OLD, uptime_s=5.0), 5.0)
+    assert health(record, 5.0) == fleet_pb2.HEALTH_DEGRADED  # two processes used its name
+
+
+def test_a_late_report_of_a_run_that_was_replaced_does_not_wake_a_lost_device() -> None:
+    record = DeviceRecord("pi-1")
+    record.note_status(status(ONLINE, OLD), 0.0)
+    record.note_status(status(ONLINE, NEW), 1.0)
+    record.note_status(status(LOST, NEW), 2.0)
+    record.note_telemetry(pb.Telemetry(device_id="pi-1", run_id=OLD, uptime_s=3.0), 3.0)
+    assert health(record, 3.0) == fleet_pb2.HEALTH_OFFLINE_LOST
+
+
+def test_after_a_restart_of_the_learner_a_process_that_outlives_its_twin_is_alive() -> None:
+    record = DeviceRecord("pi-1")
+    record.note_status(status(ONLINE, NEW), 0.0)  # the one birth that the broker kept
+    record.note_status(status(LOST, NEW), 1.0)
+    record.note_telemetry(pb.Telemetry(device_id="pi-1", run_id=OLD, uptime_s=9.0), 2.0)
+    assert health(record, 2.0) == fleet_pb2.HEALTH_ONLINE
+
+
 def test_a_silent_device_becomes_stale_by_the_servers_clock_and_says_for_how_long() -> None:
     record = DeviceRecord("pi-1")
     record.note_status(status(ONLINE), 0.0)

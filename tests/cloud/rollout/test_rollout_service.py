@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -279,6 +280,16 @@ async def test_a_version_that_is_not_kept_or_the_only_one_is_refused_with_what_t
         with pytest.raises(ConfigError, match="kept are 1 to 1"):
             await cloud.rollouts.start(missing)
         assert cloud.rollouts.find(0) is None
+
+
+@on_loop
+async def test_a_rollout_for_nobody_is_refused_and_holds_no_device(tmp_path: Path) -> None:
+    async with rollout_cloud(tmp_path) as cloud:
+        before = {each: cloud.offered(each) for each in NAMES}
+        with pytest.raises(ConfigError, match=f"no device is called 'nobody-.*{min(NAMES)}"):
+            await cloud.rollouts.start(replace(PLAN, devices="nobody-*"))
+        assert cloud.rollouts.find(0) is None
+        assert {each: cloud.offered(each) for each in NAMES} == before
 
 
 @on_loop
