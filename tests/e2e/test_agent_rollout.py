@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -87,6 +88,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
             for line in text.splitlines()
         ]
         config = "\n".join([*lines, "", "[trial]", "acts = 2", ""])
+        shutil.copytree(identities / name, device.state_dir / "identity")
         device.set_up(config, directory / f"{OLD}.tar", key.public_key().public_bytes_raw())
 
     with ThreadPoolExecutor(DEVICES) as threads:
