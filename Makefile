@@ -19,6 +19,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+WORKERS ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
@@ -72,8 +73,8 @@ test: $(DEV_STAMP)
 		echo "!!! mtools or dosfstools is not installed: the tests of flashing are SKIPPED (apt-get install mtools dosfstools)" >&2; fi
 	@if ! command -v sshd >/dev/null && ! [ -x /usr/sbin/sshd ]; then \
 		echo "!!! sshd is not installed: the tests of flashing over SSH are SKIPPED (apt-get install openssh-server)" >&2; fi
-	@echo "==> pytest $(ARGS)"
-	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest $(ARGS)
+	@echo "==> pytest -n $(WORKERS) --dist loadfile $(ARGS)"
+	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # What it builds is kept in ~/.cache/shoal/device, or where SHOAL_DEVICE_CACHE says.
 test-device: $(DEV_STAMP)
