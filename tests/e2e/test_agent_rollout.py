@@ -88,8 +88,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
             for line in text.splitlines()
         ]
         config = "\n".join([*lines, "", "[trial]", "acts = 2", ""])
-        shutil.copytree(identities / name, device.state_dir / "identity")
         device.set_up(config, directory / f"{OLD}.tar", key.public_key().public_bytes_raw())
+        shutil.copytree(identities / name, device.state_dir / "identity")
 
     with ThreadPoolExecutor(DEVICES) as threads:
         list(threads.map(set_up, devices))

@@ -69,7 +69,7 @@ def test_a_key_that_others_may_read_does_not_sign(fleet: FleetPki) -> None:
         ("policy.pub", None, "policy.pub"),
         ("policy.pub", "zz", "damaged"),
         ("policy.pub", "00", "32 bytes"),
-        ("policy.key", "zz", "can't read the signing key"),
+        ("policy.key", "zz", "can't be read as a signing key"),
     ],
 )
 def test_a_file_that_is_missing_or_damaged_is_named(
