@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def with_the_real_agent(directory: Path, *, policy: bool, deadline_s: float) -> 
     """Slot b, on trial, is this very Shoal."""
     device = on_trial(make_device(directory))
     pki = FleetPki.create(directory / "pki", FLEET)
-    who = identity(pki, DEVICE)
+    who = shutil.copytree(identity(pki, DEVICE), device.layout.identity)
     shoal = device.layout.command(Name.B)
     shoal.write_text(f'#!/bin/sh\nexec {sys.executable} -m shoalctl.cli "$@"\n')
     device.layout.config.write_text(f"""
