@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -30,7 +31,7 @@ def manifest_of(contents: Mapping[str, bytes] = CONTENTS, **values: str) -> Mani
         BundleFile(path, len(content), hashlib.sha256(content).hexdigest())
         for path, content in sorted(contents.items())
     ]
-    given = {
+    given: dict[str, Any] = {
         "fleet": "reef",
         "version": "0.1.0-1",
         "shoal_version": "0.1.0",

@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from edge_agent.slots import transitions
+from edge_agent.slots import configuration, transitions
 from edge_agent.slots.bundle import check_files, read_manifest
 from edge_agent.slots.layout import Layout
 from edge_agent.slots.state import Content, Refused
@@ -31,13 +31,22 @@ def main() -> int:
         if name == "setup":
             sub.add_argument("--no-units", action="store_true")
             sub.add_argument("--no-user", action="store_true")
+            sub.add_argument("--device", default="")
     given = parser.parse_args()
     layout = Layout.of(given.prefix)
     layout.prefix.mkdir(parents=True, exist_ok=True)
     store = Store(layout)
     try:
         if given.command in {"setup", "install"}:
-            _install(layout, store, given.bundle.absolute())
+            bundle = given.bundle.absolute()
+            _install(layout, store, bundle)
+            layout.config.parent.mkdir(exist_ok=True)
+            configuration.lay(
+                layout,
+                bundle / "config",
+                device=getattr(given, "device", ""),
+                tell=lambda line: sys.stderr.write(f"shoal-slots: {line}\n"),
+            )
         if given.command in {"setup", "switch"}:
             store.change(lambda state, now: transitions.switch(state, given.reason, now))
             _act(layout, store)

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+from killer import Killer
 from policy_publisher import Publisher
-from slot_faults import Killer
 
 from edge_agent.acting.actor import Actor
 from edge_agent.environments.env import Environments

@@ -54,6 +54,7 @@ class Devices:
     born: dict[str, device_pb2.Status] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
     events: list[str] = field(default_factory=list)
+    conditions: dict[str, str] = field(default_factory=dict)
 
     def add(self, *names: str, machine: str = "x86_64") -> None:
         for name in names:
@@ -84,6 +85,12 @@ class Devices:
         **fields: str,
     ) -> None:
         self.events.append(f"{device_id} {name}: {message}")
+
+    def raise_condition(self, name: str, message: str) -> None:
+        self.conditions[name] = message
+
+    def clear_condition(self, name: str) -> None:
+        self.conditions.pop(name, None)
 
 
 @dataclass

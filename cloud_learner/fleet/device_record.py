@@ -15,6 +15,8 @@ MAX_ENDED_RUNS: Final = 64
 RECENT_S: Final = 60.0
 """How long an error, a rejected chunk or a name used twice keeps a device degraded."""
 MAX_REJECTIONS: Final = 128
+SPOOL_FAULT: Final = "spool_fault"
+_SPOOL_EVENTS: Final = (SPOOL_FAULT, "spool_recovered")
 LATE_REPORTS: Final = 2
 """Reports of a replaced run that tell of a second process; a single one was only late."""
 PACE_WINDOW_S: Final = 10.0
@@ -91,6 +93,7 @@ class DeviceRecord:
     version_problem: str = ""
     used_twice_at_s: float | None = None
     pace_problem: str = ""
+    spool_problem: str = ""
     _pace: Pace | None = None
     _late_reports: dict[bytes, int] = field(default_factory=dict)
     _events_heard: int = 0
@@ -112,6 +115,8 @@ class DeviceRecord:
             if self.status is not None and self.status.state == pb.DEVICE_STATE_ONLINE:
                 self._late_reports = {current: 0, **self._late_reports}
                 self._late_reports = dict(list(self._late_reports.items())[:MAX_ENDED_RUNS])
+        if status.run_id != current:
+            self.spool_problem = ""  # a new process looks at its disk anew
         self.status, self.status_at_s = status, now_s
         return True
 
@@ -136,6 +141,8 @@ class DeviceRecord:
         kept = self.problems if bad else self.events
         if event.run_id and any((e.event.run_id, e.event.event_seq) == name for e in kept):
             return False
+        if event.name in _SPOOL_EVENTS:  # told once: it lasts until the other one comes
+            self.spool_problem = event.message if event.name == SPOOL_FAULT else ""
         self._events_heard += 1
         kept.append(KnownEvent(event, now_s, self._events_heard))
         return True
@@ -176,8 +183,8 @@ class DeviceRecord:
                 fleet_pb2.HEALTH_STALE,
                 ("never heard of" if heard_s is None else f"silent for {now_s - heard_s:.0f} s",),
             )
-        troubled = self.problems or self.rejections or self.version_problem or self.pace_problem
-        if not troubled and self.used_twice_at_s is None:
+        lasting = self.version_problem or self.pace_problem or self.spool_problem
+        if not (lasting or self.problems or self.rejections) and self.used_twice_at_s is None:
             return _ONLINE
         reasons = tuple(dict.fromkeys(self._reasons(now_s)))
         return Health(fleet_pb2.HEALTH_DEGRADED if reasons else fleet_pb2.HEALTH_ONLINE, reasons)
@@ -197,6 +204,8 @@ class DeviceRecord:
             yield self.version_problem
         if self.pace_problem:
             yield self.pace_problem
+        if self.spool_problem:
+            yield self.spool_problem
         if self.used_twice_at_s is not None and now_s - self.used_twice_at_s <= RECENT_S:
             yield f"two processes use the name {self.device_id}"
 

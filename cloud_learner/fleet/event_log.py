@@ -192,6 +192,19 @@ def learner_event(
     )
 
 
+def state_event(status: pb.Status) -> pb.Event:
+    """That a device came or went."""
+    state = pb.DeviceState.Name(status.state).removeprefix("DEVICE_STATE_").lower()
+    lost = status.state == pb.DEVICE_STATE_OFFLINE_LOST
+    return learner_event(
+        status.device_id,
+        f"device_{state}",
+        status.reason or state.replace("_", " "),
+        severity=pb.SEVERITY_WARNING if lost else pb.SEVERITY_INFO,
+        run_id=status.run_id,
+    )
+
+
 def _bucket(logged: LoggedEvent) -> tuple[str, str, bool]:
     bad = logged.event.severity in (pb.SEVERITY_WARNING, pb.SEVERITY_ERROR)
     return logged.source, logged.about, bad

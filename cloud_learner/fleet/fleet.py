@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud_learner.fleet.device_record import DeviceRecord, KnownEvent, age
-from cloud_learner.fleet.event_log import EventLog, learner_event
+from cloud_learner.fleet.event_log import EventLog, learner_event, state_event
 from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport, audit_run
 from cloud_learner.serving.call_refusals import CallRefusal
 from cloud_learner.training.stats import TrainingStats
@@ -116,7 +116,7 @@ class Fleet:
         if not record.note_status(status, self._clock()):
             return
         if before is None or (before.run_id, before.state) != (status.run_id, status.state):
-            self._log_state(status)
+            self.log.add(state_event(status), by=LEARNER)
         _log.info(
             "device_status",
             device_id=status.device_id,
@@ -354,19 +354,6 @@ class Fleet:
         return self._stats.staleness_of(version)
 
     # ------------------------------------------------------------------------------------- parts
-
-    def _log_state(self, status: pb.Status) -> None:
-        """A device came or went."""
-        state = pb.DeviceState.Name(status.state).removeprefix("DEVICE_STATE_").lower()
-        lost = status.state == pb.DEVICE_STATE_OFFLINE_LOST
-        event = learner_event(
-            status.device_id,
-            f"device_{state}",
-            status.reason or state.replace("_", " "),
-            severity=pb.SEVERITY_WARNING if lost else pb.SEVERITY_INFO,
-            run_id=status.run_id,
-        )
-        self.log.add(event, by=LEARNER)
 
     def _record(self, device_id: str) -> DeviceRecord:
         return self._devices.setdefault(device_id, DeviceRecord(device_id))

@@ -208,15 +208,20 @@ class FleetService(rpc.FleetServicer):
 
 async def require_operator(context: Context, asked: str, served: str) -> None:
     """Ends the call unless an operator of the fleet that is served here makes it."""
+    await require_operator_name(context)
+    await require_fleet(context, asked, served)
+
+
+async def require_operator_name(context: Context) -> None:
+    """Ends the call unless its certificate is an operator's."""
     name = peer_name(context)
     if name not in OPERATORS:
         await refuse(
             context,
             grpc.StatusCode.PERMISSION_DENIED,
-            f"the certificate is of {name!r}: only an operator's may read the fleet; give "
-            "--identity the operator's directory",
+            f"the certificate is of {name!r}: only an operator's may read and steer the fleet; "
+            "give --identity the operator's directory",
         )
-    await require_fleet(context, asked, served)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -53,6 +53,7 @@ def open_rollouts(
         ),
         bundles,
         policies_refused=_why_not(config),
+        trains_from=core.trainer.trains_from,
     )
     service = RolloutService(
         rollouts, bundles, parts.policy_log, fleet=config.fleet, counters=parts.counters

@@ -114,7 +114,7 @@ class PolicyRollouts:
             PolicyLogError: One of them cannot be read.
         """
         found: dict[int, Published] = {}
-        for version in {_held_version(rollout), rollout.versions.candidate} - {0}:
+        for version in {held_version(rollout), rollout.versions.candidate} - {0}:
             published = self.log.get(version)
             if published is None:
                 raise PolicyLogError(
@@ -149,8 +149,9 @@ def version_of(rollout: Rollout, device_id: str) -> int:
     follows = rollout.state in (State.ACTIVE, State.PAUSED)
     if follows and member is not None and member.progress is not Progress.FAILED:
         return rollout.versions.candidate
-    return _held_version(rollout)
+    return held_version(rollout)
 
 
-def _held_version(rollout: Rollout) -> int:
+def held_version(rollout: Rollout) -> int:
+    """What devices outside of its waves have."""
     return rollout.versions.baseline or rollout.versions.baseline_source

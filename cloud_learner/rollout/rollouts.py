@@ -14,7 +14,7 @@ from cloud_learner.rollout.bundles import BundleStore
 from cloud_learner.rollout.decide import Outcome, Report, decide
 from cloud_learner.rollout.directive import Directives
 from cloud_learner.rollout.plan import Kind, Plan
-from cloud_learner.rollout.policy_rollout import PolicyRollouts, choose_versions
+from cloud_learner.rollout.policy_rollout import PolicyRollouts, choose_versions, held_version
 from cloud_learner.rollout.rollout import Action, Enter, Rollout, State
 from cloud_learner.rollout.store import RolloutStore
 from cloud_learner.rollout.telling import tell
@@ -28,6 +28,7 @@ SAVE_CLOCK_S: Final = 10.0
 """How much of a rollout's own time a killed learner may lose."""
 GRACE_S: Final = 15.0
 """After the learner's start: as long as devices may take to be heard of, no time counts."""
+IDLE_TRAINING: Final = "rollout_idles_training"
 _log = get_logger("rollout")
 
 
@@ -54,6 +55,12 @@ class Devices(Protocol):
     ) -> None:
         """Keeps an event."""
 
+    def raise_condition(self, name: str, message: str) -> None:
+        """Says that something is wrong until it is cleared."""
+
+    def clear_condition(self, name: str) -> None:
+        """Says that it is over."""
+
 
 class Rollouts:
     """One at most of each kind is in progress. Used from the event loop.
@@ -72,6 +79,7 @@ class Rollouts:
         bundles: BundleStore,
         *,
         policies_refused: str = "",
+        trains_from: Callable[[int], bool] = lambda _version: True,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -83,6 +91,7 @@ class Rollouts:
             policies: What carries out rollouts of policies.
             bundles: What agents are rolled out from.
             policies_refused: Why none of a policy may start here; empty: it may.
+            trains_from: Whether chunks of a policy version are recent enough to be trained from.
             clock: Monotonic seconds.
             wall_clock: Seconds since the epoch, for people.
 
@@ -94,6 +103,7 @@ class Rollouts:
         self._policies = policies
         self._bundles = bundles
         self._policies_refused = policies_refused
+        self._trains_from = trains_from
         self._clock = clock
         self._wall_clock = wall_clock
         self._rollouts = {each.rollout_id: each for each in store.load()}
@@ -256,6 +266,21 @@ class Rollouts:
                         await self._look(rollout.rollout_id)
             except (RolloutError, PolicyLogError) as error:
                 _log.warning("rollout_waits", rollout=rollout.rollout_id, problem=str(error))
+        self._tell_of_idle_training()
+
+    def _tell_of_idle_training(self) -> None:
+        """Held devices fall behind; beyond the bound on lag all that they make expires."""
+        holding = (r for r in self.all if r.plan.kind is Kind.POLICY and not r.state.ended)
+        stale = next((r for r in holding if not self._trains_from(held_version(r))), None)
+        if stale is None:
+            self._devices.clear_condition(IDLE_TRAINING)
+            return
+        self._devices.raise_condition(
+            IDLE_TRAINING,
+            f"rollout {stale.rollout_id} holds devices at version {held_version(stale)}, which is "
+            "beyond training.max_lag: what they make expires until it ends, or is ended by "
+            f"`shoal rollout abort {stale.rollout_id}`",
+        )
 
     # -------------------------------------------------------------------------------------- parts
 

@@ -12,8 +12,8 @@ from typing import Final, NoReturn
 import grpc
 import grpc.aio
 
-from cloud_learner.downlink.parameter_server import OPERATORS
 from cloud_learner.downlink.policy_log import PolicyLog
+from cloud_learner.fleet.service import require_operator, require_operator_name
 from cloud_learner.rollout.bundles import BundleStore
 from cloud_learner.rollout.decide import Outcome, Report, decide
 from cloud_learner.rollout.directive import bundle_pb
@@ -82,7 +82,7 @@ class RolloutService(rpc.RolloutsServicer):
         self, request: pb.StartRolloutRequest, context: Context
     ) -> pb.Rollout:
         """Starts one, or says what it would begin with."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         try:
             plan = plan_of(request.plan)
             if request.dry_run:
@@ -97,7 +97,7 @@ class RolloutService(rpc.RolloutsServicer):
         self, request: pb.ListRolloutsRequest, context: Context
     ) -> pb.ListRolloutsResponse:
         """Every one."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         rollouts = [self._pb(each, members=False) for each in self._rollouts.all]
         return pb.ListRolloutsResponse(rollouts=rollouts)
 
@@ -105,7 +105,7 @@ class RolloutService(rpc.RolloutsServicer):
         self, request: pb.WatchRolloutRequest, context: Context
     ) -> AsyncIterator[pb.Rollout]:
         """One, and again when it changed; its end ends the stream."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         if self._watches >= MAX_OPERATOR_WATCHES:
             await refuse(
                 context,
@@ -138,7 +138,7 @@ class RolloutService(rpc.RolloutsServicer):
         self, request: pb.CommandRolloutRequest, context: Context
     ) -> pb.Rollout:
         """Pauses, resumes or aborts one."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         state = COMMANDS.get(request.command)
         if state is None:
             problem = f"command {request.command} is not known here: update the learner"
@@ -155,16 +155,14 @@ class RolloutService(rpc.RolloutsServicer):
         self, request: pb.ListBundlesRequest, context: Context
     ) -> pb.ListBundlesResponse:
         """Every bundle that devices can fetch."""
-        await self._require_operator(request.fleet, context)
+        await require_operator(context, request.fleet, self._fleet)
         return pb.ListBundlesResponse(bundles=[bundle_pb(each) for each in self._bundles.all])
 
     async def AddBundle(  # noqa: N802 - the name in the proto
         self, request_iterator: AsyncIterator[pb.AddBundlePart], context: Context
     ) -> pb.AgentBundle:
         """Takes a bundle in, once every byte of it was checked."""
-        name = peer_name(context)
-        if name not in OPERATORS:
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, _only_operators(name))
+        await require_operator_name(context)
         try:
             with self._bundles.receiving() as incoming:
                 async for each in request_iterator:
@@ -268,12 +266,6 @@ class RolloutService(rpc.RolloutsServicer):
 
     # ------------------------------------------------------------------------------------ parts
 
-    async def _require_operator(self, fleet: str, context: Context) -> None:
-        name = peer_name(context)
-        if name not in OPERATORS:
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, _only_operators(name))
-        await require_fleet(context, fleet, self._fleet)
-
     async def _require_device(self, device_id: str, fleet: str, context: Context) -> str:
         name = peer_name(context)
         if device_id != name:
@@ -332,10 +324,3 @@ class RolloutService(rpc.RolloutsServicer):
         if not rollout.state.ended:
             devices = len({*self._rollouts.devices_of(rollout.plan), *rollout.members})
         return rollout_pb(rollout, devices=devices, members=members)
-
-
-def _only_operators(name: str) -> str:
-    return (
-        f"the certificate is of {name!r}: only an operator's may roll out; give --identity the "
-        "operator's directory"
-    )

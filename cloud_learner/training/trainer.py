@@ -124,6 +124,11 @@ class Trainer:
         """The oldest version whose chunks are within the lag bound; 0: all are."""
         return self._parts.versions.oldest_within(self.updates - self._max_lag)
 
+    def trains_from(self, version: int) -> bool:
+        """Whether chunks of a version that is known are within the lag bound."""
+        known = self._parts.versions.find(version)
+        return known is None or self.updates - known.updates <= self._max_lag
+
     async def serve(self, restored: Brain | None = None) -> None:
         """Trains until cancelled, and saves a last checkpoint.
 

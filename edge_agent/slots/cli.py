@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from edge_agent.slots import codec, transitions
+from edge_agent.slots import codec, configuration, transitions
 from edge_agent.slots.boot import LauncherBroken
 from edge_agent.slots.bundle import BundleDamaged
 from edge_agent.slots.install import Installer, InstallFailed
 from edge_agent.slots.launcher import Launcher, begin, end
 from edge_agent.slots.layout import PREFIX, Layout
 from edge_agent.slots.rules import end_of
+from edge_agent.slots.service_manager import Signals, Upstream
 from edge_agent.slots.setup import Options, Setup, restart_agent
 from edge_agent.slots.state import Name, Refused, State
 from edge_agent.slots.store import Store
-from edge_agent.slots.supervisor import WATCHDOG_S, Signals, Upstream
+from edge_agent.slots.supervisor import WATCHDOG_S
 from edge_agent.slots.update import Updater
 
 EXIT_FAILED, EXIT_BAD_ARGUMENTS, EXIT_BUG = 1, 4, 5
@@ -57,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _install(given: argparse.Namespace, layout: Layout, store: Store) -> int:
-    done = Installer(layout, store, tell=_say).install(given.bundle.absolute())
+    bundle = given.bundle.absolute()
+    done = Installer(layout, store, tell=_say).install(bundle)
+    configuration.lay(layout, bundle / "config", tell=_say)
     if not done.changed:
         _say(f"bundle {done.release.bundle_version} is in slot {done.slot} already")
     return _print(given, layout, store.read())
@@ -78,7 +81,9 @@ def _rollback(given: argparse.Namespace, layout: Layout, store: Store) -> int:
 
 
 def _setup(given: argparse.Namespace, layout: Layout, store: Store) -> int:
-    options = Options(given.replace_config, not given.no_user, not given.no_units, given.reason)
+    options = Options(
+        given.replace_config, not given.no_user, not given.no_units, given.reason, given.device
+    )
     Setup(layout, store, options, tell=_say).run(given.bundle.absolute())
     return _print(given, layout, store.read())
 
@@ -172,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     setup.add_argument("--replace-config", action="store_true", help="overwrite what differs")
     setup.add_argument("--no-user", action="store_true", help="make no user for the agent")
     setup.add_argument("--no-units", action="store_true", help="leave systemd alone")
+    setup.add_argument("--device", default="", help="the name it enrols with")
     setup.add_argument("--reason", default="set up", help="why, for the history")
     switch = add("switch", _switch, "run the spare slot from now on, on trial")
     rollback = add("rollback", _rollback, "run the slot before from now on")

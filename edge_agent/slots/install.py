@@ -136,9 +136,10 @@ class Installer:
             raise InstallFailed("the bundle holds no wheels: make it again")
         with tempfile.TemporaryDirectory(prefix=".pip-", dir=self._layout.prefix) as scratch:
             pip = pip_command(self._layout.python(name), wheels, Path(scratch))
-            self._tell(f"installing {len(wheels)} wheels")
+            packages = [wheel for wheel in wheels if not _is_pip(wheel)]  # pip isn't needed again
+            self._tell(f"installing {len(packages)} wheels")
             self._run(
-                [*pip, "install", "--no-index", "--no-deps", "--no-cache-dir", *wheels],
+                [*pip, "install", "--no-index", "--no-deps", "--no-cache-dir", *packages],
                 "pip install",
             )
         boot = bundle / "boot"
@@ -183,7 +184,7 @@ def pip_command(python: Path, wheels: list[str], scratch: Path) -> list[str]:
     Raises:
         InstallFailed: There is no pip.
     """
-    own = [wheel for wheel in wheels if Path(wheel).name.startswith("pip-")]
+    own = [wheel for wheel in wheels if _is_pip(wheel)]
     if own:
         return [str(python), "-I", f"{own[0]}/pip"]
     beside = scratch / "pip"
@@ -196,6 +197,10 @@ def pip_command(python: Path, wheels: list[str], scratch: Path) -> list[str]:
             "the bundle again with a newer Shoal"
         )
     return [str(beside / "bin" / "python"), "-I", "-m", "pip", "--python", str(python)]
+
+
+def _is_pip(wheel: str) -> bool:
+    return Path(wheel).name.startswith("pip-")
 
 
 def _is_wheel(path: str) -> bool:

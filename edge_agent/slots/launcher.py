@@ -15,9 +15,10 @@ from edge_agent.slots import transitions
 from edge_agent.slots.files import read_plain
 from edge_agent.slots.layout import Layout
 from edge_agent.slots.rules import EXIT_EXPIRED, EXIT_HUNG, EXIT_SWITCHED, Rules, said
+from edge_agent.slots.service_manager import Signals, Upstream
 from edge_agent.slots.state import Moment, Name, Refused, State
 from edge_agent.slots.store import Store
-from edge_agent.slots.supervisor import TICK_S, Log, Outcome, Signals, Supervisor, Upstream
+from edge_agent.slots.supervisor import TICK_S, Log, Outcome, Supervisor
 from edge_agent.slots.transitions import End
 
 MAX_SEED_BYTES: Final = 4096

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from edge_agent.slots import account, transitions
+from edge_agent.slots import account, configuration, transitions
 from edge_agent.slots.boot import put_boot, write_wrapper
 from edge_agent.slots.bundle import check_files, check_fits, read_manifest
 from edge_agent.slots.files import link_durably, read_plain, write_durably
@@ -22,7 +22,6 @@ TOKEN_VARIABLE: Final = "SHOAL_ENROLMENT_TOKEN_FILE"  # noqa: S105 a variable's 
 MAX_TOKEN_BYTES: Final = 4096
 COMMANDS: Final = Path("/usr/local/bin")
 SYSTEMD_RUNS: Final = Path("/run/systemd/system")
-_CONFIG_FILES: Final = ("policy.pub", "seed.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,14 @@ class Options:
         user: Whether the agent gets a user of its own; only root can, under the usual prefix.
         units: Whether systemd is to run it; only root can, under the usual prefix.
         reason: Why, for the history.
+        device: The name it enrols with; empty: its host name, or the one that it was given before.
     """
 
     replace_config: bool = False
     user: bool = True
     units: bool = True
     reason: str = "set up"
+    device: str = ""
 
 
 class Setup:
@@ -92,16 +93,23 @@ class Setup:
             if who is not None:
                 who.own(directory)
         self._take_token(who)
-        self._configure(bundle / "config")
+        options = self._options
+        configuration.lay(
+            layout,
+            bundle / "config",
+            device=options.device,
+            replace=options.replace_config,
+            tell=self._tell,
+        )
         if not (layout.boot / "__main__.py").exists():
             beside = bundle / "boot"
             put_boot(layout, beside if beside.is_dir() else Path(__file__).parent)
         write_wrapper(layout)
         installed = Installer(layout, self._store, tell=self._tell).install(bundle)
         if self._store.read().current is not installed.slot:
-            reason = self._options.reason
+            reason = options.reason
             self._store.change(lambda state, now: transitions.switch(state, reason, now))
-        if ours and self._options.units:
+        if ours and options.units:
             self._hand_to_systemd(bundle / "units")
         return installed
 
@@ -115,25 +123,6 @@ class Setup:
             path.chmod(0o600)
             if who is not None:
                 who.own(path)
-
-    def _configure(self, source: Path) -> None:
-        wanted = {self._layout.config: source / "agent.toml"}
-        wanted |= {self._layout.config.parent / name: source / name for name in _CONFIG_FILES}
-        for target, path in wanted.items():
-            if not path.exists():
-                continue
-            content = path.read_bytes()
-            if target.exists() and target.read_bytes() != content:
-                if not self._options.replace_config:
-                    write_durably(target.with_name(f"{target.name}.new"), content)
-                    self._tell(
-                        f"{target} was changed on this device and is kept; the bundle's lies "
-                        f"beside it as {target.name}.new (--replace-config takes it)"
-                    )
-                    continue
-                write_durably(target.with_name(f"{target.name}.before"), target.read_bytes())
-            if not target.exists() or target.read_bytes() != content:
-                write_durably(target, content)
 
     def _hand_to_systemd(self, source: Path) -> None:
         tool = shutil.which("systemctl")

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -16,8 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import Final
 
 from edge_agent.slots import codec
 from edge_agent.slots.files import write_durably
@@ -32,7 +30,8 @@ from edge_agent.slots.rules import (
     Heard,
     Rules,
 )
-from edge_agent.slots.state import Name, State
+from edge_agent.slots.service_manager import Signals, Upstream
+from edge_agent.slots.state import Name, Release, State
 from edge_agent.slots.store import Store
 
 TICK_S: Final = 1.0
@@ -46,70 +45,6 @@ _PR_SET_PDEATHSIG: Final = 1
 _DATAGRAM_BYTES: Final = 4096
 
 Log = Callable[[str], object]
-Handler = Callable[[int, FrameType | None], object] | int | None
-
-
-class Upstream:
-    """The service manager, if there is one."""
-
-    def __init__(self, address: str | None) -> None:
-        self._address = address
-
-    def tell(self, *assignments: str) -> None:
-        """Says something; nothing comes of it where nobody listens."""
-        if not self._address:
-            return
-        address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out,
-        ):
-            out.sendto("\n".join(assignments).encode(), address)
-
-
-class Signals:
-    """Signals as something to wait for; only in the main thread.
-
-    with Signals() as signals:
-        signals.wait(other_descriptor, timeout_s=1.0)
-        signals.stop  # SIGTERM or SIGINT came
-    """
-
-    def __init__(self) -> None:
-        self.stop = False
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before: dict[int, Handler] = {}
-        self._wakeup = -1
-
-    def __enter__(self) -> Self:
-        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
-        os.close(self._read)
-        os.close(self._write)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.stop = self.stop or number != signal.SIGCHLD
-
-    def wait(self, *others: socket.socket, timeout_s: float) -> list[socket.socket]:
-        """Waits for a signal, something to read, or the time; returns what can be read."""
-        sources: list[socket.socket | int] = [self._read, *others]
-        ready, _, _ = select.select(sources, [], [], max(0.0, timeout_s))
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 512):
-                pass
-        return [each for each in ready if isinstance(each, socket.socket)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +101,7 @@ class Supervisor:
         Raises:
             OSError: It can't be started.
         """
+        release = self._store.read().slot(name).release
         with _listening() as (ear, address):
             environ = {
                 **os.environ,
@@ -179,13 +115,19 @@ class Supervisor:
             child = subprocess.Popen(command, env=environ, preexec_fn=_die_with_parent)  # noqa: PLW1509 no threads here
             self._log(f"slot {name}: started, process {child.pid}")
             try:
-                outcome = self._watch(child, ear, name)
+                outcome = self._watch(child, ear, name, release)
             finally:
                 _end(child, self._signals)
             self._log(f"slot {name}: ended, {outcome}")
             return outcome
 
-    def _watch(self, child: subprocess.Popen[bytes], ear: socket.socket, name: Name) -> Outcome:
+    def _watch(
+        self,
+        child: subprocess.Popen[bytes],
+        ear: socket.socket,
+        name: Name,
+        release: Release | None,
+    ) -> Outcome:
         heard, charge = Heard(time.monotonic()), self._read_charge()
         before_s = saved_s = time.monotonic()
         while True:
@@ -198,7 +140,7 @@ class Supervisor:
                 trial = _trial_of(state, name)
                 charge = charge.go_on(trial, now_s - before_s, held=bool(heard.held))
                 before_s = now_s
-                outcome = self._overruled(state, name, charge)
+                outcome = self._overruled(state, name, release, charge)
                 if charge.used_s >= self._rules.deadline_s:
                     charge = Charge(trial)
                 self._tend()
@@ -221,9 +163,15 @@ class Supervisor:
             return Outcome(EXIT_HUNG)
         return None
 
-    def _overruled(self, state: State, name: Name, charge: Charge) -> Outcome | None:
-        """Whether another slot is current, or its trial's time is up."""
-        if state.current is not name:
+    def _overruled(
+        self, state: State, name: Name, release: Release | None, charge: Charge
+    ) -> Outcome | None:
+        """Whether something else is current, or its trial's time is up.
+
+        A slot may have been left, filled anew and switched to between two looks: it then has
+        another release.
+        """
+        if state.current is not name or state.slot(name).release != release:
             return Outcome(EXIT_SWITCHED)
         if not charge.trial or charge.used_s < self._rules.deadline_s:
             return None

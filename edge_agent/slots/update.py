@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from edge_agent.slots import account, codec, transitions
+from edge_agent.slots import account, codec, configuration, transitions
 from edge_agent.slots.boot import LauncherBroken, put_boot
 from edge_agent.slots.bundle import (
     MANIFEST_NAME,
@@ -190,6 +190,7 @@ class Updater:
             reason = f"superseded by: {request.reason}"
             self._store.change(lambda state, now: transitions.roll_back(state, reason, now))
         Installer(self._layout, self._store, tell=self._tell).install(bundle)
+        configuration.lay(self._layout, bundle / "config", tell=self._tell)
         self._store.change(lambda state, now: transitions.switch(state, request.reason, now))
         return True
 

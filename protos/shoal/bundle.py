@@ -101,6 +101,7 @@ class Manifest:
         ca_fingerprint: The sha256 of the fleet's CA, hexadecimal.
         enrollment: Where the enrolment service is, `host:port`.
         files: All of it but manifest and signature, by path.
+        more: What a newer Shoal says beside it: not looked at, and part of the digest.
     """
 
     fleet: str
@@ -113,6 +114,7 @@ class Manifest:
     ca_fingerprint: str
     enrollment: str
     files: tuple[BundleFile, ...] = field(default=())
+    more: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -148,27 +150,31 @@ class Manifest:
             raise BundleRefused("limit", f"manifest: over {MAX_MANIFEST_BYTES} bytes")
         try:
             found = json.loads(content.decode("ascii"))
-            canonical = _canonical(found) == content
         except (ValueError, RecursionError) as error:
             raise BundleRefused("malformed", f"manifest: {str(error)[:200]}") from error
-        if not isinstance(found, Mapping) or not canonical:
-            raise BundleRefused("malformed", "manifest: not canonical JSON")
+        if not isinstance(found, Mapping):
+            raise BundleRefused("malformed", "manifest: not a JSON object")
         if found.get("schema") != SCHEMA:
             raise BundleRefused(
                 "schema",
                 f"manifest: schema {str(found.get('schema'))[:40]}, this Shoal reads {SCHEMA}: "
                 "a bundle of a newer one needs a newer installer",
             )
-        names = [name for name in cls.__slots__ if name != "files"]
+        names = [name for name in cls.__slots__ if name not in ("files", "more")]
         missing = [name for name in (*names, "files") if name not in found]
         if missing:
             raise BundleRefused("malformed", f"manifest: without {', '.join(missing)}")
         values = {name: found[name] for name in names}
-        return cls(**values, files=_files(found["files"]))
+        more = {name: found[name] for name in found.keys() - {*names, "files", "schema"}}
+        manifest = cls(**values, files=_files(found["files"]), more=more)
+        if manifest.encode() != content:  # else it would have two digests
+            raise BundleRefused("malformed", "manifest: not canonical JSON")
+        return manifest
 
     def encode(self) -> bytes:
         """The canonical bytes: what is signed, and what the digest is of."""
-        return _canonical({"schema": SCHEMA, **asdict(self)})
+        known = asdict(self)
+        return _canonical({**known.pop("more"), "schema": SCHEMA, **known})
 
     @property
     def digest(self) -> str:

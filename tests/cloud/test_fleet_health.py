@@ -99,6 +99,22 @@ def test_a_silent_device_becomes_stale_by_the_servers_clock_and_says_for_how_lon
     assert found.reasons == ("silent for 16 s",)
 
 
+def test_a_device_whose_disk_refuses_chunks_is_degraded_until_it_takes_them_again() -> None:
+    record = DeviceRecord("pi-1")
+    record.note_status(status(ONLINE), 0.0)
+    fault = pb.Event(run_id=NEW, event_seq=1, severity=pb.SEVERITY_ERROR, name="spool_fault")
+    fault.message = "the disk is full"
+    record.note_event(fault, 1.0)
+    for now_s in (2.0, 1000.0):
+        record.note_telemetry(pb.Telemetry(run_id=NEW, uptime_s=now_s), now_s)
+        found = record.health(now_s, stale_after_s=STALE_AFTER_S)
+        assert found.state == fleet_pb2.HEALTH_DEGRADED
+        assert found.reasons == ("the disk is full",)
+    over = pb.Event(run_id=NEW, event_seq=2, severity=pb.SEVERITY_INFO, name="spool_recovered")
+    record.note_event(over, 1001.0)
+    assert health(record, 1001.0) == fleet_pb2.HEALTH_ONLINE
+
+
 def test_a_recent_error_makes_a_device_degraded_for_a_while() -> None:
     record = DeviceRecord("pi-1")
     record.note_status(status(ONLINE), 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -180,24 +179,6 @@ async def test_a_learner_killed_while_it_starts_one_offers_its_candidate_to_nobo
 
 
 @on_loop
-async def test_one_of_a_kind_goes_on_at_a_time_and_a_stuck_one_can_always_be_aborted(
-    tmp_path: Path,
-) -> None:
-    """A deployment stuck IN_PROGRESS blocks the next (greengrass-nucleus#1203 #807)."""
-    async with rollout_cloud(tmp_path) as cloud:
-        first = await cloud.rollouts.start(PLAN)
-        cloud.devices.absent.update(NAMES)
-        with pytest.raises(ConfigError, match="shoal rollout abort 1"):
-            await cloud.rollouts.start(PLAN)
-        await cloud.rollouts.enter(first.rollout_id, State.PAUSED, "a look")
-        ended = await cloud.rollouts.enter(first.rollout_id, State.ABORTED, "enough")
-        assert ended.state is State.ABORTED
-        with pytest.raises(ConfigError, match="is aborted already"):
-            await cloud.rollouts.enter(first.rollout_id, State.ACTIVE, "")
-        assert (await cloud.rollouts.start(PLAN)).rollout_id == 2
-
-
-@on_loop
 async def test_a_full_disk_refuses_a_rollout_and_takes_nothing_back_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,29 +248,6 @@ async def test_the_newest_can_be_rolled_out_and_the_one_before_holds_the_others(
         assert rollout.versions.baseline_source == 1
         # Devices have version 2 already: what holds them has to be above it.
         assert (rollout.versions.baseline, rollout.versions.candidate) == (3, 4)
-
-
-@on_loop
-async def test_a_version_that_is_not_kept_or_the_only_one_is_refused_with_what_there_is(
-    tmp_path: Path,
-) -> None:
-    async with rollout_cloud(tmp_path, policies=1) as cloud:
-        with pytest.raises(ConfigError, match="the only one"):
-            await cloud.rollouts.start(PLAN)
-        missing = plan_with(version="9")
-        with pytest.raises(ConfigError, match="kept are 1 to 1"):
-            await cloud.rollouts.start(missing)
-        assert cloud.rollouts.find(0) is None
-
-
-@on_loop
-async def test_a_rollout_for_nobody_is_refused_and_holds_no_device(tmp_path: Path) -> None:
-    async with rollout_cloud(tmp_path) as cloud:
-        before = {each: cloud.offered(each) for each in NAMES}
-        with pytest.raises(ConfigError, match=f"no device is called 'nobody-.*{min(NAMES)}"):
-            await cloud.rollouts.start(replace(PLAN, devices="nobody-*"))
-        assert cloud.rollouts.find(0) is None
-        assert {each: cloud.offered(each) for each in NAMES} == before
 
 
 @on_loop

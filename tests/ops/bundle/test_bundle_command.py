@@ -44,7 +44,7 @@ def refused(
 def test_a_bundle_holds_what_a_device_is_installed_from(
     fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bundle("--env", "my_env:Reef", "--offline", "-o", "json") == 0
+    assert bundle("--env", "Acrobot-v1", "--offline", "-o", "json") == 0
     said = capsys.readouterr()
     (item,) = json.loads(said.out)["items"]
     assert json.loads(said.out)["schema"] == "shoal.v1.BundleReport"
@@ -76,10 +76,21 @@ def test_a_bundle_holds_what_a_device_is_installed_from(
 
 
 @pytest.mark.usefixtures("index", "fleet")
+def test_an_environment_whose_module_is_in_no_wheel_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = make_wheel(tmp_path / "mine", "my-env")
+    assert bundle("--offline", "--env", "my_envs:Reef", "--with", str(mine)) == 4
+    assert "no wheel of the bundle holds the module my_envs" in capsys.readouterr().err
+    assert list(Path().glob("*.tar")) == []
+    assert bundle("--offline", "--env", "my_env:Reef", "--with", str(mine)) == 0
+
+
+@pytest.mark.usefixtures("index", "fleet")
 def test_the_same_inputs_make_the_same_bytes_and_other_ones_another_version() -> None:
     for name in ("one", "two"):
         assert bundle("--offline", "--out", f"{name}.tar") == 0
-    assert bundle("--offline", "--env", "other:Env", "--out", "three.tar") == 0
+    assert bundle("--offline", "--env", "Acrobot-v1", "--out", "three.tar") == 0
     one, two, three = (Path(f"{name}.tar").read_bytes() for name in ("one", "two", "three"))
     assert one == two
     assert one != three

@@ -165,7 +165,7 @@ def test_a_dry_run_prints_every_step_and_changes_nothing(
     assert set(host.root.rglob("*")) - set(before) <= {host.root / "sshd.log"}
 
 
-ORDER = ("lock", "upload", "unpack", "token", "name", "install", "clean", "wait")
+ORDER = ("lock", "upload", "unpack", "token", "install", "clean", "wait")
 
 
 def test_a_token_and_a_name_arrive_for_root_alone_and_are_never_said(

@@ -14,7 +14,6 @@ from shoalctl.flash.ssh.scripts import (
     DAMAGED_STATUS,
     alone_command,
     lease_command,
-    name_command,
     prefix_digest_command,
     token_command,
     unpack_command,
@@ -100,14 +99,6 @@ def test_the_directory_of_a_first_token_is_not_for_everybody(tmp_path: Path) -> 
     path = tmp_path / "state" / "enrolment-token"
     assert sh(token_command(str(path)), b"id.secret\n").returncode == 0
     assert path.parent.stat().st_mode & 0o777 == 0o750
-
-
-def test_a_name_is_written_beside_what_the_bundle_says(tmp_path: Path) -> None:
-    (tmp_path / "seed.json").write_text('{"host": "h", "port": 1}')
-    target = tmp_path / "etc" / "seed.json"
-    for name in ("arm-1", "arm-2"):
-        assert sh(name_command(f"{tmp_path}/seed.json", str(target), name)).returncode == 0
-    assert target.read_text() == '{"host": "h", "port": 1, "device": "arm-2"}\n'
 
 
 def test_the_start_of_a_file_is_known_by_its_digest(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,6 +95,7 @@ def run_bundle(options: BundleOptions, say: Say, *, parts: Parts | None = None) 
         _constraints(options.constraints),
     )
     wheels = house.answer(question, offline=options.offline, refresh=options.refresh)
+    check_environment(config, wheels)
     plan = Plan(
         options.target,
         trust,
@@ -112,6 +115,21 @@ def run_bundle(options: BundleOptions, say: Say, *, parts: Parts | None = None) 
         write(out, plan, manifest, contents)
     packages = tuple(f"{wheel.name} {wheel.version}" for wheel in wheels)
     return BundleReport(out, manifest, packages, plan.unpacked_bytes, not options.dry_run)
+
+
+def check_environment(config: bytes, wheels: Sequence[Wheel]) -> None:
+    """Whether a wheel holds the module that a configuration names its environment by.
+
+    Raises:
+        ConfigError: None does: devices would not find it.
+    """
+    env_id = str(tomllib.loads(config.decode())["env"]["id"])
+    module, colon, _ = env_id.partition(":")
+    if colon and not any(wheel.holds(module) for wheel in wheels):
+        raise ConfigError(
+            f'no wheel of the bundle holds the module {module} of the environment "{env_id}": add '
+            "the package it is in, --with ./DIRECTORY"
+        )
 
 
 def own_wheel(house: Wheelhouse, say: Say) -> Wheel:

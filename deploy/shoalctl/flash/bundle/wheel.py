@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,6 +75,22 @@ class Wheel:
         ) as error:
             raise ConfigError(f"{path}: not a wheel ({error})") from error
         return cls(path, name, version, tags, requires, python, sha256, newest)
+
+    def holds(self, module: str) -> bool:
+        """Whether importing `module`, dotted, finds something of it.
+
+        Raises:
+            ConfigError: It can't be read any more.
+        """
+        path = module.replace(".", "/")
+        places = re.compile(
+            rf"(?:[^/]+\.data/(?:pure|plat)lib/)?{re.escape(path)}(?:\.py|\.[^/]+\.so|/.+)"
+        )
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                return any(places.fullmatch(name) for name in archive.namelist())
+        except (OSError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"{self.path}: {error}") from error
 
     def needs(self, target: Target, extras: frozenset[str]) -> tuple[Requirement, ...]:
         """What it needs on a target."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import random
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,9 @@ from shoalctl.flash.ssh.way import Way
 
 RECONNECT_BASE_S: Final = 1.0
 RECONNECT_CAP_S: Final = 30.0
+_KEPT: Final = re.compile(
+    r"^shoal-slots: (\S+ differs from the bundle's and is kept;.*)$", re.MULTILINE
+)
 
 
 class HostFlasher:
@@ -205,6 +209,8 @@ class HostFlasher:
                 await remote.run(f"rm -f -- {uploaded(facts, bundle)}", timeout_s=60.0)
             raise FlashFailed(f"could not {action.says}: {done.complaint}")
         self._way.switched |= action.switches
+        if action.step is Step.INSTALL:
+            self._way.note = kept_configuration(done.errors)
 
     async def _upload(self, remote: Remote, facts: Facts, bundle: OfflineBundle) -> None:
         kept: int | None = None
@@ -223,9 +229,8 @@ class HostFlasher:
 
     async def _end(self, remote: Remote, facts: Facts, bundle: OfflineBundle) -> HostResult:
         if self._tokens is None and not facts.enrolled and not facts.token:
-            self._way.note = (
-                "it has no enrolment token: `shoal enroll approve NAME` lets it in when it asks"
-            )
+            waits = "it has no enrolment token: `shoal enroll approve NAME` lets it in when it asks"
+            self._way.note = "; ".join(part for part in (self._way.note, waits) if part)
         if self._settings.wait_s is None:
             standing = await self._look(remote, bundle)
             return self._outcome(standing, waited=False)
@@ -284,6 +289,11 @@ class HostFlasher:
     def _begin(self, step: Step, total_bytes: int | None = None) -> None:
         self._way.step = step
         self._progress.begin(self._host.name, step, total_bytes)
+
+
+def kept_configuration(errors: bytes) -> str:
+    """What `shoal-slots` said of a configuration that it left alone; empty: of none."""
+    return "; ".join(_KEPT.findall(errors.decode("utf-8", "replace")))
 
 
 def last_words(result: HostResult) -> str:

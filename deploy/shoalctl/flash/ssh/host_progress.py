@@ -21,7 +21,6 @@ TITLES = {
     Step.UPLOAD: "uploading",
     Step.UNPACK: "unpacking",
     Step.TOKEN: "enrolling",
-    Step.NAME: "naming",
     Step.INSTALL: "installing",
     Step.SWITCH: "switching",
     Step.RESTART: "restarting",

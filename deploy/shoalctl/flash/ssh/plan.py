@@ -14,7 +14,6 @@ from shoalctl.flash.ssh.remote import as_root
 from shoalctl.flash.ssh.scripts import (
     alone_command,
     lease_command,
-    name_command,
     token_command,
     unpack_command,
 )
@@ -37,7 +36,6 @@ class Step(StrEnum):
     UPLOAD = "upload"
     UNPACK = "unpack"
     TOKEN = "token"  # noqa: S105 - the name of a step
-    NAME = "name"
     INSTALL = "install"
     SWITCH = "switch"
     RESTART = "restart"
@@ -111,12 +109,6 @@ class Places:
         """Where an enrolment token waits."""
         return f"{self.state}/enrolment-token"
 
-    @property
-    def seed(self) -> str:
-        """What tells a device where to enrol, and under which name."""
-        own = self.prefix == DEFAULT_PREFIX
-        return "/etc/shoal/seed.json" if own else f"{self.prefix}/etc/seed.json"
-
     def unpacked(self, bundle: OfflineBundle) -> str:
         """Where a bundle is unpacked."""
         return f"{self.prefix}/flash/{bundle.sha256}"
@@ -167,9 +159,8 @@ def plan(
     # A first installation that was cut off is done again: it is one whole only at its end.
     first = standing.running is None or (places.systemd and not facts.unit)
     if first:
-        named = [] if device_id is None else [_name(bundle, places, device_id)]
-        setup = _set_up(bundle, places, reason)
-        actions = [*_bring(facts, bundle, places), *actions, *named, setup]
+        setup = _set_up(bundle, places, reason, device_id)
+        actions = [*_bring(facts, bundle, places), *actions, setup]
     elif standing.verdict in {Verdict.ABSENT, Verdict.ROLLED_BACK}:
         actions = [*_bring(facts, bundle, places), *actions, _install(bundle, places)]
     if not first and standing.verdict not in {Verdict.ON_TRIAL, Verdict.COMMITTED}:
@@ -253,8 +244,10 @@ def _install(bundle: OfflineBundle, places: Places) -> Action:
     )
 
 
-def _set_up(bundle: OfflineBundle, places: Places, reason: str) -> Action:
+def _set_up(bundle: OfflineBundle, places: Places, reason: str, device_id: str | None) -> Action:
     options = [*_prefix(places), "--reason", reason]
+    if device_id is not None:
+        options += ["--device", device_id]
     if not places.systemd:
         options.append("--no-units")
     if places.prefix != DEFAULT_PREFIX:
@@ -267,14 +260,6 @@ def _set_up(bundle: OfflineBundle, places: Places, reason: str) -> Action:
         alone_command(places.work_lock, INSTALL_TIMEOUT_S, command),
         timeout_s=2 * INSTALL_TIMEOUT_S,
         switches=True,
-    )
-
-
-def _name(bundle: OfflineBundle, places: Places, device_id: str) -> Action:
-    return Action(
-        Step.NAME,
-        f"name it {device_id} in {places.seed}",
-        name_command(f"{places.unpacked(bundle)}/config/seed.json", places.seed, device_id),
     )
 
 

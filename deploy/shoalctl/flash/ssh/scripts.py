@@ -117,29 +117,6 @@ descriptor = os.open(above, os.O_RDONLY)
 os.fsync(descriptor)
 """
 
-_WRITE_NAME: Final = """
-import json, os, sys
-source, target, name = sys.argv[1:]
-path = target if os.path.exists(target) else source
-with open(path, "rb") as file:
-    seed = json.loads(file.read(65536))
-if path == target and seed.get("device") == name:
-    sys.exit(0)
-seed["device"] = name
-above = os.path.dirname(target)
-os.makedirs(above, mode=0o755, exist_ok=True)
-staging = target + ".tmp"
-with open(staging, "w") as file:
-    json.dump(seed, file)
-    file.write("\\n")
-    os.fchmod(file.fileno(), 0o644)
-    file.flush()
-    os.fsync(file.fileno())
-os.replace(staging, target)
-descriptor = os.open(above, os.O_RDONLY)
-os.fsync(descriptor)
-"""
-
 _PREFIX_DIGEST: Final = """
 import hashlib, os, sys
 path, limit = sys.argv[1], int(sys.argv[2])
@@ -170,11 +147,6 @@ def unpack_command(archive: str, sha256: str, target: str) -> str:
 def token_command(path: str) -> str:
     """Writes the enrolment token that it reads from stdin, for its owner's eyes only."""
     return _python(_WRITE_ENROLMENT, path)
-
-
-def name_command(source: str, target: str, device_id: str) -> str:
-    """Writes where to enrol, as the bundle says it, with the name of this device in it."""
-    return _python(_WRITE_NAME, source, target, device_id)
 
 
 def prefix_digest_command(path: str, size_bytes: int) -> str:
