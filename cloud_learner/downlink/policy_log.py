@@ -36,7 +36,7 @@ from cloud_learner.downlink.published import (
     sign_again,
     sign_policy,
 )
-from cloud_learner.downlink.retention import landmarks
+from cloud_learner.downlink.retention import landmarks, newest_within
 from cloud_learner.downlink.version_index import VersionIndex
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
@@ -47,9 +47,6 @@ MAX_VERSION = 2**62 - 1
 """The highest version that a manifest may carry."""
 DEFAULT_KEPT = 64
 """Versions whose tensors stay on disk when nothing else is asked for."""
-MAX_IN_USE = 64
-"""Older versions that stay because a device has them; of more, the oldest go all the same."""
-
 _BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 _log = get_logger("policy_log")
 
@@ -71,6 +68,7 @@ class PolicyLog:
         fleet: str,
         *,
         keep: int = DEFAULT_KEPT,
+        retain_bytes: int = 0,
         keep_per_doubling: int = 0,
         after_version: int = 0,
         in_use: InUse = frozenset,
@@ -84,11 +82,13 @@ class PolicyLog:
             signing_key: Signs every manifest; devices hold its public half.
             fleet: The fleet the policies are for.
             keep: Versions whose tensors stay on disk, the newest always among them.
+            retain_bytes: More of them stay, the newest, while all together have no more bytes,
+                up to `MAX_RETAINED`.
             keep_per_doubling: Of those before, how many stay for each doubling of the distance:
                 see `landmarks`.
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
-            in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
+            in_use: Says which versions devices have: they are kept, however old.
             pinned: Says which versions are kept however many there are: a rollout is about them.
             clock: Wall clock in seconds, for people only.
 
@@ -101,6 +101,7 @@ class PolicyLog:
         self._key = signing_key
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._retain_bytes = retain_bytes
         self._keep_per_doubling = keep_per_doubling
         self._in_use = in_use
         self._pinned = pinned
@@ -273,16 +274,16 @@ class PolicyLog:
         A file that cannot be deleted costs space, nothing else.
         """
         versions = sorted(entries)
-        in_use = sorted(set(self._in_use()).intersection(versions[: -self._keep]))
-        if len(in_use) > MAX_IN_USE:
-            gone = in_use[:-MAX_IN_USE]
-            _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
-        pinned = set(self._pinned()).intersection(versions)
-        further_back = landmarks(
-            versions, newest=max(versions, default=0), per_doubling=self._keep_per_doubling
+        sizes = {version: entries[version].bundle_bytes for version in versions}
+        wanted = sorted(
+            {
+                *newest_within(sizes, keep=self._keep, retain_bytes=self._retain_bytes),
+                *landmarks(
+                    versions, newest=max(versions, default=0), per_doubling=self._keep_per_doubling
+                ),
+                *set(self._in_use()).union(self._pinned()).intersection(versions),
+            }
         )
-        newest = versions[-self._keep :]
-        wanted = sorted({*in_use[-MAX_IN_USE:], *newest, *pinned, *further_back})
         kept = {version: entries[version] for version in wanted}
         graphs = {digest.hex() for info in kept.values() for digest in info.graphs}
         self._entries = kept

@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+MAX_RETAINED: Final = 2048
+"""Versions beyond those that are asked for by number: each costs a learner's start half a
+millisecond, as it is proven then."""
+
+
+def newest_within(sizes: Mapping[int, int], *, keep: int, retain_bytes: int) -> set[int]:
+    """The newest versions: so many at least, and more while all together have no more bytes.
+
+    >>> newest_within({1: 10, 2: 10, 3: 10}, keep=1, retain_bytes=25)
+    {2, 3}
+
+    Args:
+        sizes: Bytes of each version that is there.
+        keep: How many stay whatever they have.
+        retain_bytes: Of all that stay.
+    """
+    kept: set[int] = set()
+    total = 0
+    for version in sorted(sizes, reverse=True):
+        total += sizes[version]
+        beyond = len(kept) >= keep
+        if beyond and (total > retain_bytes or len(kept) >= keep + MAX_RETAINED):
+            break
+        kept.add(version)
+    return kept
 
 
 def landmarks(versions: Iterable[int], *, newest: int, per_doubling: int) -> set[int]:

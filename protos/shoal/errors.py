@@ -143,6 +143,10 @@ class PolicyLogError(ShoalError):
     """The log of published policies cannot be opened or written."""
 
 
+class PolicyNotKept(PolicyLogError):
+    """A policy version is not kept any more, or never was."""
+
+
 class PolicyLogInUse(PolicyLogError):
     """Another process holds it: this one was configured to share what can't be shared."""
 
