@@ -27,6 +27,9 @@ _END_OF_TIME_S: Final = 253_402_300_799  # the last second of the year 9999
 _MAX_GENERATION: Final = (1 << 62) - 1
 _MAX_FLEET_BYTES: Final = 63
 
+CLOCK_REASONS: Final = frozenset({"delegation_early", "delegation_expired"})
+"""Of a refusal that depends on a clock, so that the same policy may be accepted later."""
+
 
 class Purpose(IntEnum):
     """What a delegate may sign."""
@@ -177,7 +180,7 @@ def check_current(delegation: Delegation, *, now_s: float, newest_generation: in
 
     Raises:
         PolicyRejected: With the reason `delegation_revoked`, `delegation_early` or
-            `delegation_expired`. The last two depend on a clock, so it may be tried again.
+            `delegation_expired`. The last two are `CLOCK_REASONS`.
     """
     if delegation.generation < newest_generation:
         raise PolicyRejected(

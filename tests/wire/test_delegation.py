@@ -108,8 +108,8 @@ def test_no_byte_of_a_signed_delegation_can_be_changed(
 def test_a_field_out_of_its_range_is_malformed(changes: dict[str, object]) -> None:
     message = pb.Delegation.FromString(encode_delegation(DELEGATION))
     for name, value in changes.items():
-        message.ClearField(name)  # type: ignore[arg-type] # of a parameter
-        message.MergeFrom(pb.Delegation(**{name: value}))
+        message.ClearField(name)
+        message.MergeFrom(pb.Delegation(**{name: value}))  # type: ignore[arg-type]
     with pytest.raises(WireError):
         decode_delegation(message.SerializeToString())
 

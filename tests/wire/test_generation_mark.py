@@ -21,12 +21,9 @@ def test_it_only_rises_and_is_what_a_restart_finds(tmp_path: Path, steps: list[i
 
 
 def test_what_a_power_cut_left_between_two_counts_by_the_higher(tmp_path: Path) -> None:
-    for name in (
-        f"{2:020d}.generation",
-        f"{3:020d}.generation",
-        "00000000000000000009.generation.tmp",
-    ):
-        (tmp_path / name).touch()
+    for name in (f"{2:020d}", f"{3:020d}", "half"):
+        (tmp_path / f"{name}.generation").touch()
+    (tmp_path / f"{9:020d}.generation.tmp").touch()
     mark = GenerationMark(tmp_path)
     assert mark.generation == 3
     mark.rise_to(4)
