@@ -172,6 +172,17 @@ def _read(path: Path, limit: int) -> bytes:
         return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
 
 
+def trust_directory(directory: Path, fleet: str, public_key: bytes) -> Path:
+    """The directory of one trust: versions count per fleet and policy key.
+
+    Args:
+        directory: Of all trusts.
+        fleet: The device's.
+        public_key: The policy key, 32 bytes.
+    """
+    return directory / f"{fleet}-{sha256(public_key).hex()[:16]}"
+
+
 def list_files(directory: Path) -> list[PolicyFile]:
     """All versions in the directory of one trust, newest first.
 

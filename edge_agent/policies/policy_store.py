@@ -14,12 +14,12 @@ from typing import Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.policies.policy import Policy
-from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
+from edge_agent.policies.policy_files import PolicyFile, PolicyFiles, trust_directory
 from edge_agent.policies.precision import PrecisionChooser, Proven
 from edge_agent.policies.proof import Accepted, FetchGraph, Proof, Prover
 from shoal.errors import PolicyRejected, ShoalError
 from shoal.logs import get_logger
-from shoal.policy import Golden, golden_tensors, sha256
+from shoal.policy import Golden, golden_tensors
 from shoal.policy_delta import Base, Content
 from shoal.spaces import EnvSpec
 
@@ -98,7 +98,7 @@ class PolicyStore:
         self._listeners: tuple[Callable[[], object], ...] = ()
         try:
             root = Ed25519PublicKey.from_public_bytes(public_key)
-            self._files = PolicyFiles(directory / f"{fleet}-{sha256(public_key).hex()[:16]}")
+            self._files = PolicyFiles(trust_directory(directory, fleet, public_key))
             on_disk = self._files.list()
             self._mark = self._files.generation_mark()
         except (OSError, ValueError) as error:
