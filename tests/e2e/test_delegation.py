@@ -19,6 +19,8 @@ import pytest
 from brokers import HOST, free_port
 from child_process import Process
 
+from cloud_learner.downlink.policy_client import fetch_policy
+from shoal.identity import Identity
 from shoalctl.pki.pki import FleetPki, Role
 from shoalctl.pki.registry import DeviceRegistry
 
@@ -147,19 +149,29 @@ def test_the_learner_trains_while_the_policy_key_is_away_and_delegates_take_turn
     fleet.learner("resume")
     second = fleet.acts_by(2)
     assert second > first
+    operator = Identity.load(fleet.directory / "identities" / "operator")
+    fetched = fetch_policy(f"{HOST}:{fleet.server_port}", operator, version=second)
+    assert fetched.manifest.version == second  # proven by what an operator has
     until(lambda: fleet.marks() == {"2"}, "the devices did not note the second generation")
     assert not any(agent.ended for agent in agents)
     counters = fleet.operator("devices", "events", "--limit", "1")["counters"]
-    assert not [name for name in counters if "policy_rejected" in name]
+    assert not [name for name in counters if "policy_rejected" in name or "delta_refused" in name]
 
 
 @pytest.mark.timeout(300)
-def test_a_learner_whose_delegation_ended_says_what_to_do_and_does_not_start(
+def test_a_learner_warns_of_its_delegations_end_and_does_not_start_after_it(
     fleet: Fleet,
 ) -> None:
     key, directory = str(fleet.safe / "policy.key"), str(fleet.directory)
+    # It is dated back by five minutes: less than a third of seven is left.
+    shoal("pki", "delegate", "--dir", directory, "--policy-key", key, "--ttl", "2m")
+    learner = fleet.learner("run")
+    assert "shoal pki delegate --policy-key" in learner.wait_for_line("delegation_ends")
+    (event,) = fleet.operator("devices", "events", "--kind", "delegation_ends")["items"]
+    assert (event["source"], event["severity"]) == ("learner", "warning")
+    assert learner.stop() == 0
     shoal("pki", "delegate", "--dir", directory, "--policy-key", key, "--ttl", "1s")
-    learner = Process([*SHOAL, "learner", "run", "--config", f"{directory}/learner.toml"])
+    learner = Process([*SHOAL, "learner", "resume", "--config", f"{directory}/learner.toml"])
     fleet.stack.callback(learner.stop)
     said = learner.wait_for_line("ended at", timeout_s=WAIT_S)
     assert "shoal pki delegate --policy-key" in said
