@@ -37,6 +37,7 @@ from cloud_learner.downlink.published import (
     sign_again,
     sign_policy,
 )
+from cloud_learner.downlink.retention import landmarks
 from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.downlink.version_index import VersionIndex
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
@@ -73,6 +74,7 @@ class PolicyLog:
         *,
         held: HeldDelegation | None = None,
         keep: int = DEFAULT_KEPT,
+        keep_per_doubling: int = 0,
         after_version: int = 0,
         in_use: InUse = frozenset,
         pinned: InUse = frozenset,
@@ -86,6 +88,8 @@ class PolicyLog:
             fleet: The fleet the policies are for.
             held: By whose leave; None: devices hold the public half of `signing_key`.
             keep: Versions whose tensors stay on disk, the newest always among them.
+            keep_per_doubling: Of those before, how many stay for each doubling of the distance:
+                see `landmarks`.
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
             in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
@@ -104,6 +108,7 @@ class PolicyLog:
         self._root = signing_key.public_key() if held is None else held.root
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._keep_per_doubling = keep_per_doubling
         self._in_use = in_use
         self._pinned = pinned
         self._clock = clock
@@ -268,7 +273,7 @@ class PolicyLog:
         return max((info.manifest.updates for info in self._entries.values()), default=0)
 
     def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
-        """Keeps the newest versions, and those that devices have.
+        """Keeps the newest versions, those that devices have, and some of all others.
 
         A file that cannot be deleted costs space, nothing else.
         """
@@ -278,7 +283,11 @@ class PolicyLog:
             gone = in_use[:-MAX_IN_USE]
             _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
         pinned = set(self._pinned()).intersection(versions)
-        wanted = sorted({*in_use[-MAX_IN_USE:], *versions[-self._keep :], *pinned})
+        further_back = landmarks(
+            versions, newest=max(versions, default=0), per_doubling=self._keep_per_doubling
+        )
+        newest = versions[-self._keep :]
+        wanted = sorted({*in_use[-MAX_IN_USE:], *newest, *pinned, *further_back})
         kept = {version: entries[version] for version in wanted}
         graphs = {digest for info in kept.values() for digest in info.graphs}
         self._entries = kept
