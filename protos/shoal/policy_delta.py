@@ -47,10 +47,12 @@ class Content:
     Attributes:
         tensors: Every initializer, by name.
         golden: The golden vectors, by name.
+        delegation: As in the bundle.
     """
 
     tensors: Mapping[str, Array]
     golden: Mapping[str, Array]
+    delegation: bytes = b""
 
     @classmethod
     def of(cls, bundle: Bundle) -> Content:
@@ -59,7 +61,8 @@ class Content:
         Raises:
             WireError: It is malformed.
         """
-        return cls(decode_tensors(bundle.tensors), decode_tensors(bundle.golden))
+        tensors, golden = decode_tensors(bundle.tensors), decode_tensors(bundle.golden)
+        return cls(tensors, golden, bundle.delegation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class PolicyDelta:
         base: The version it starts from.
         tensors: What `encode_delta` gave.
         golden: The same, of the golden vectors.
+        delegation: As in its bundle; empty where `same_delegation` is set.
+        same_delegation: Whether the delegation is the base's: it is not sent once a version.
     """
 
     manifest: bytes
@@ -79,6 +84,8 @@ class PolicyDelta:
     base: Base
     tensors: bytes
     golden: bytes
+    delegation: bytes = b""
+    same_delegation: bool = False
 
     @classmethod
     def between(cls, base: Bundle, target: Bundle) -> PolicyDelta:
@@ -87,12 +94,15 @@ class PolicyDelta:
         Raises:
             WireError: A bundle is malformed.
         """
+        same = bool(target.delegation) and target.delegation == base.delegation
         return cls(
             manifest=target.manifest,
             signature=target.signature,
             base=Base.of(decode_manifest(base.manifest)),
             tensors=encode_delta(decode_tensors(base.tensors), decode_tensors(target.tensors)),
             golden=encode_delta(decode_tensors(base.golden), decode_tensors(target.golden)),
+            delegation=b"" if same else target.delegation,
+            same_delegation=same,
         )
 
     def restore(self, base: Content) -> bytes:
@@ -115,6 +125,7 @@ class PolicyDelta:
             signature=self.signature,
             tensors=encode_tensors(tensors),
             golden=encode_tensors(golden),
+            delegation=base.delegation if self.same_delegation else self.delegation,
         )
         return encode_bundle(bundle)
 
@@ -128,6 +139,8 @@ def encode_policy_delta(delta: PolicyDelta) -> bytes:
         base_digest=delta.base.digest,
         tensors=delta.tensors,
         golden=delta.golden,
+        delegation=delta.delegation,
+        same_delegation=delta.same_delegation,
     ).SerializeToString(deterministic=True)
 
 
@@ -152,6 +165,8 @@ def decode_policy_delta(data: bytes, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Po
         base=Base(message.base_version, message.base_digest),
         tensors=message.tensors,
         golden=message.golden,
+        delegation=message.delegation,
+        same_delegation=message.same_delegation,
     )
 
 
