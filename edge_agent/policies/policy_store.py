@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.policies.acceptance import check_acceptable
+from edge_agent.policies.offered import Offered, read_signed, serialized
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
 from edge_agent.policies.precision import PrecisionChooser, Proven
@@ -22,20 +22,9 @@ from edge_agent.policies.self_test import check_ports, self_test
 from shoal.errors import LimitExceeded, PolicyRejected, ShoalError, WireError
 from shoal.layout import ObservationLayout
 from shoal.logs import get_logger
-from shoal.policy import (
-    MAX_BUNDLE_BYTES,
-    SIGNING_CONTEXT,
-    Golden,
-    check_digests,
-    decode_bundle,
-    decode_golden,
-    decode_manifest,
-    golden_tensors,
-    sha256,
-)
+from shoal.policy import Golden, golden_tensors, sha256
 from shoal.policy_delta import Base, Content
 from shoal.spaces import EnvSpec
-from shoal.tensors import decode_tensors
 
 FetchGraph = Callable[[bytes], bytes]
 SWAPS_REMEMBERED: Final = 1024
@@ -46,13 +35,13 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
+    """A policy that was proven, its file, it or its twin that acts, its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
     acting: Policy
     golden: Golden
-    data: bytes | None = None
+    unsaved: Offered | None = None
 
 
 class PolicyStore:
@@ -125,19 +114,19 @@ class PolicyStore:
         self.wake()
         self.save()
 
-    def offer(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+    def offer(self, data: Offered, fetch_graph: FetchGraph) -> Policy:
         """Does what `accept` does, and then `save`."""
         policy = self.accept(data, fetch_graph)
         self.save()
         return policy
 
-    def accept(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+    def accept(self, data: Offered, fetch_graph: FetchGraph) -> Policy:
         """Proves a policy and makes it current. Not for the control thread: takes milliseconds.
 
-        It acts before it is on disk: `save` is to follow (decision 0022).
+        It acts before it is on disk: `save` is to follow (decisions 0022, 0032).
 
         Args:
-            data: A serialized bundle, not trusted.
+            data: A bundle, serialized or not; not trusted.
             fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
 
         Returns:
@@ -175,21 +164,22 @@ class PolicyStore:
         """
         with self._offering:
             self._held = self._held[:_KEPT]  # a session takes a while to end
-            fresh = [each for each in self._held if each.data is not None]
+            fresh = [(each.file, each.unsaved) for each in self._held if each.unsaved is not None]
             if not fresh:
                 return
             try:
-                for each in reversed(fresh):
-                    self._files.write(each.file, each.data or b"")
+                self._files.mend_graphs()
+                for file, unsaved in reversed(fresh):
+                    self._files.write(file, serialized(unsaved))
                 manifests = [each.policy.manifest for each in self._held]
                 self._files.prune(
                     keep=[each.file for each in self._held],
                     graphs={d for m in manifests for d in (m.graph_digest, m.float_graph_digest)},
                 )
             except OSError as error:
-                log.warning("policy_not_persisted", version=fresh[0].file.version, error=str(error))
+                log.warning("policy_not_persisted", version=fresh[0][0].version, error=str(error))
                 return
-            self._held = [replace(each, data=None) for each in self._held]
+            self._held = [replace(each, unsaved=None) for each in self._held]
 
     def held(self, base: Base) -> Content | None:
         """What the bundle of a proven version that is held has in it; None where it is not here."""
@@ -352,23 +342,13 @@ class PolicyStore:
             raise PolicyRejected("malformed", f"policy {file.version}: {error}") from error
 
     def _prove(
-        self, data: bytes, fetch_graph: FetchGraph, *, on_disk: PolicyFile | None = None
+        self, data: Offered, fetch_graph: FetchGraph, *, on_disk: PolicyFile | None = None
     ) -> tuple[Proven, PolicyFile]:
         """Every check, cheapest and least trusting first; raises PolicyRejected."""
         try:
-            bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
-            try:
-                self._key.verify(bundle.signature, SIGNING_CONTEXT + bundle.manifest)
-            except InvalidSignature as error:
-                raise PolicyRejected(
-                    "signature",
-                    "a policy was not signed with this fleet's key; nothing of it was used",
-                ) from error
-            manifest = decode_manifest(bundle.manifest)
-            file = PolicyFile(manifest.version, sha256(bundle.manifest))
-            check_digests(manifest, bundle)
-            tensors = decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES)
-            golden = decode_golden(bundle.golden)
+            signed = read_signed(data, self._key)
+            manifest, file = signed.manifest, signed.file
+            tensors, golden = signed.tensors, signed.golden
             if self._held and self._held[0].file == file:
                 return Proven(self._held[0].policy, tensors, golden), file
             check_acceptable(
@@ -380,11 +360,13 @@ class PolicyStore:
                 on_disk=on_disk,
                 condemned=self._condemned,
             )
+            known = self._held[0].policy if self._held else None
             policy = Policy.load(
                 self._files.graph(manifest.graph_digest, fetch_graph),
                 tensors,
                 manifest,
                 ObservationLayout.of(self._spec.observation),
+                like=known,
             )
             check_ports(policy, self._spec)
             self_test(policy, golden)
