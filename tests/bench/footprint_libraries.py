@@ -62,7 +62,7 @@ async def run(fleet: str, identity: Path, port: int, server_port: int, probe: st
     from bench.footprint_env import ProbedCartPole
 
     cert, key, ca = (identity / f"{name}.pem" for name in ("cert", "key", "ca"))
-    assert load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
+    assert load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc.timestamp()
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=identity.name)
     client.tls_set(str(ca), str(cert), str(key))
     client.connect(HOST, port)
