@@ -21,6 +21,7 @@ from edge_agent.events import Events
 from edge_agent.gradients.queue import GradientQueue
 from edge_agent.gradients.uplink import GradientUplink
 from edge_agent.gradients.worker import GradientWorker, find_worker
+from edge_agent.policies.policy_saver import PolicySaver
 from edge_agent.policies.policy_store import PolicyStore
 from edge_agent.policies.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
@@ -146,6 +147,7 @@ async def run(config: AgentConfig) -> None:
                 "uplink": uplink.serve,
                 "downlink": renewer.restarting(downlink.follow),
                 "active": downlink.report_active,
+                "saving": PolicySaver(policies).serve,
                 "identity": renewer.serve,
                 "supervision": supervision.serve,
                 "status": lambda: uplink.report_every(

@@ -75,6 +75,18 @@ def offer(*versions: int) -> Callable[[Device], None]:
     return do
 
 
+def accept(*versions: int) -> Callable[[Device], None]:
+    """They act, one after the other, and are saved together at the end."""
+
+    def do(device: Device) -> None:
+        with device.store() as policies:
+            for version in versions:
+                published = device.publisher.publish(version)
+                policies.accept(published.bundle, published.fetch)
+
+    return do
+
+
 def condemn(device: Device) -> None:
     with device.store() as policies:
         assert policies.current is not None
@@ -125,6 +137,7 @@ OPERATIONS = {
     "second": Operation(offer(1), offer(2), (1, 2)),
     "third": Operation(offer(1, 2), offer(3), (2, 3)),
     "two_at_once": Operation(offer(1), offer(2, 3), (1, 2, 3)),
+    "late": Operation(offer(1), accept(2, 3, 4), (1, 3, 4)),
     "condemn": Operation(offer(1, 2), condemn, (1, 2)),
     "rotation": Operation(delegated((1, 1)), delegated((2, 2)), (1, 2), old_delegate),
     "start": Operation(offer(1, 2), tidy, (2,)),

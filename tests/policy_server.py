@@ -16,6 +16,7 @@ from brokers import WAIT_S
 from edge_agent.config import ServerConfig
 from edge_agent.downlink.downlink import Downlink
 from edge_agent.events import Events
+from edge_agent.policies.policy_saver import PolicySaver
 from edge_agent.policies.policy_store import PolicyStore
 from shoal.identity import Identity
 from shoal.policy import Manifest, split
@@ -212,7 +213,8 @@ async def device(
             run_id=RUN_ID,
             clock_again_s=clock_again_s,
         )
-        following = asyncio.gather(downlink.follow(), downlink.report_active())
+        saver = PolicySaver(policies, delay_s=0.0)
+        following = asyncio.gather(downlink.follow(), downlink.report_active(), saver.serve())
         try:
             yield Device(downlink, policies, events)
         finally:

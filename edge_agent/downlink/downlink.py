@@ -7,7 +7,6 @@ import contextlib
 import functools
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -73,9 +72,6 @@ class Policies(Held, Protocol):
 
     def listening(self, changed: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Has `changed` called, by any thread, whenever another policy became current."""
-
-    def save(self) -> None:
-        """Has what was accepted survive a power cut."""
 
 
 def open_channel(config: ServerConfig, identity: Identity) -> grpc.aio.Channel:
@@ -144,17 +140,12 @@ class Downlink:
         self._assembler = Assembler(MAX_BUNDLE_BYTES)
         self._needs_whole = False
         self._handled_version = 0
-        self._disk: ThreadPoolExecutor | None = None  # the loop's own one before `follow`
-        self._settling = False  # what acts is not on disk yet, or about to change
+        self._proving = False  # what acts is about to change
         self._server: ParameterServerStub | None = None
         self._tell_active = asyncio.Event()
 
     async def follow(self) -> None:
         """Watches for ever, whatever the server or the network do; ends only by being cancelled."""
-        with ThreadPoolExecutor(1, "policy-save") as self._disk:
-            await self._follow()
-
-    async def _follow(self) -> None:
         while True:
             try:
                 async with open_channel(self._config, self._identity) as channel:
@@ -182,6 +173,8 @@ class Downlink:
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in any thread
+            if self._proving:
+                return  # whoever proves it tells, once it is known what was handled
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._tell_active.set)
 
@@ -190,8 +183,8 @@ class Downlink:
                 await self._tell_active.wait()
                 self._tell_active.clear()
                 server = self._server
-                if server is None or self._settling:
-                    continue  # the next connection tells, or whoever settles it
+                if server is None or self._proving:
+                    continue  # the next connection tells, or whoever proves it
                 try:
                     await server.ReportActive(self._active(), timeout=REPORT_DEADLINE_S)
                 except (asyncio.CancelledError, grpc.aio.UsageError):
@@ -270,11 +263,9 @@ class Downlink:
             return asyncio.run_coroutine_threadsafe(self._graph(server, digest), loop).result()
 
         accept = functools.partial(accept_delta, self._policies) if delta else self._policies.accept
-        self._settling = True
+        self._proving = True
         try:
             policy = await asyncio.to_thread(accept, payload, fetch_graph)
-            # It acts already. In a thread that nobody else waits for: a disk may take long.
-            await loop.run_in_executor(self._disk, self._policies.save)
         except PolicyRejected as error:
             self._routine = False
             mended = delta and error.reason in MENDED_BY_WHOLE
@@ -289,7 +280,7 @@ class Downlink:
                 self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
             return clock
         finally:
-            self._settling = False
+            self._proving = False
             self._handled_version = version
             self._tell_active.set()  # what acts, be it the same: the server waits for it
         self._needs_whole = False

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from edge_agent.policies.policy import Policy
 from shoal.errors import PolicyRejected, WireError
-from shoal.policy_delta import Base, Content, decode_policy_delta, no_base
+from shoal.policy_delta import Base, Content, Unpacked, decode_policy_delta, no_base
 
 MENDED_BY_WHOLE: Final = frozenset({"base", "delta", "digest", "malformed", "size"})
 """Reasons of a delta's refusal that the whole policy may not share."""
@@ -22,7 +22,7 @@ class Held(Protocol):
     def refuse(self, rejected: PolicyRejected) -> None:
         """Counts a policy that was refused before it could be offered."""
 
-    def accept(self, data: bytes, fetch_graph: Callable[[bytes], bytes]) -> Policy:
+    def accept(self, data: bytes | Unpacked, fetch_graph: Callable[[bytes], bytes]) -> Policy:
         """Proves a policy and makes it current, or raises PolicyRejected."""
 
 
@@ -46,12 +46,12 @@ def accept_delta(policies: Held, data: bytes, fetch_graph: Callable[[bytes], byt
     return policies.accept(bundle, fetch_graph)
 
 
-def _whole(policies: Held, data: bytes) -> bytes:
+def _whole(policies: Held, data: bytes) -> Unpacked:
     try:
         delta = decode_policy_delta(data)
         base = policies.held(delta.base)
         if base is None:
             raise no_base(delta.base)
-        return delta.restore(base)
+        return delta.unpack(base)
     except WireError as error:
         raise PolicyRejected("delta", f"a policy delta cannot be used: {error}") from error

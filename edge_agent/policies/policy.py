@@ -89,7 +89,9 @@ class Policy:
         digest: Of what was really loaded: the published policy, or its float twin.
         precision: Likewise.
         layout: How observations lie; None: as the graph's one input takes them.
-        tensors: Every initializer, by name: the very memory that the session reads.
+        ports: Of the graph, by name.
+        tensors: Every initializer, by name; nobody changes them.
+        initializers: The same, as onnxruntime has them.
         memory: S, the numbers it remembers of each environment from step to step; 0: none.
     """
 
@@ -97,9 +99,10 @@ class Policy:
         self,
         session: onnxruntime.InferenceSession,
         manifest: Manifest,
-        initializers: Sequence[onnxruntime.OrtValue],
+        initializers: Mapping[str, onnxruntime.OrtValue],
         layout: ObservationLayout | None,
         tensors: Mapping[str, Array],
+        ports: Mapping[str, Port],
     ) -> None:
         """Wraps a built session; use `load`."""
         self.manifest = manifest
@@ -107,11 +110,11 @@ class Policy:
         self.digest: bytes = manifest.digest
         self.precision: str = manifest.precision
         self.layout = layout
-        self.ports = _ports(session)
+        self.ports = ports
         self.memory: int = self.ports[STATE].shape[0] if STATE in self.ports else 0
         self.session = session
         self.tensors = tensors
-        self._initializers = initializers  # the session may read their memory as long as it lives
+        self.initializers = initializers  # the session may read their memory as long as it lives
 
     @classmethod
     def load(
@@ -120,6 +123,8 @@ class Policy:
         tensors: Mapping[str, Array],
         manifest: Manifest,
         layout: ObservationLayout | None = None,
+        *,
+        like: Policy | None = None,
     ) -> Self:
         """Build the session.
 
@@ -128,6 +133,8 @@ class Policy:
             tensors: every initializer the graph leaves out, scalars too.
             manifest: what the bundle says of it.
             layout: how the observations lie that it will be given; needed where they are packed.
+            like: a policy that may have the same graph, whose ports are known then, and some of
+                these very arrays: what wraps them is shared.
 
         Raises:
             PolicyRejected: reason "graph": graph and tensors do not fit together.
@@ -139,14 +146,11 @@ class Policy:
         options.use_deterministic_compute = True
         if manifest.precision == "int8" and not any(name in graph for name in _WORTH_OPTIMISING):
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        # Copies, since what came off the wire may not be aligned.
-        copies = {name: np.array(array, order="C") for name, array in tensors.items()}
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(copy) for copy in copies.values()]
-        for copy in copies.values():
-            copy.flags.writeable = False
+        arrays = {name: _lasting(array) for name, array in tensors.items()}
+        values = {name: _wrapped(name, array, like) for name, array in arrays.items()}
         try:
             if values:
-                options.add_external_initializers(list(tensors), values)
+                options.add_external_initializers(list(values), list(values.values()))
             session = onnxruntime.InferenceSession(
                 graph, options, providers=["CPUExecutionProvider"]
             )
@@ -156,8 +160,12 @@ class Policy:
             raise PolicyRejected(
                 "graph", f"policy version {manifest.version} does not load: {first_line}"
             ) from error
-        _check_names(session, manifest, layout)
-        return cls(session, manifest, values, layout, copies)
+        if like is not None and like.manifest.graph_digest == manifest.graph_digest:
+            ports = like.ports
+        else:
+            _check_names(session, manifest, layout)
+            ports = _ports(session)
+        return cls(session, manifest, values, layout, arrays, ports)
 
     def twin(self, float_graph: bytes, tensors: Mapping[str, Array]) -> Policy:
         """Its float twin, loaded; nothing of it is proven yet.
@@ -210,6 +218,22 @@ class Policy:
             PolicyRejected: With the reason `graph`: the graph takes other observations.
         """
         return Binding(self, observation)
+
+
+def _lasting(array: Array) -> Array:
+    """An array that nobody changes, laid out as sessions read it: a copy only where it must be."""
+    if array.flags.aligned and array.flags.c_contiguous and not array.flags.writeable:
+        return array
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy
+
+
+def _wrapped(name: str, array: Array, like: Policy | None) -> onnxruntime.OrtValue:
+    """An array as onnxruntime has it, in the array's memory."""
+    if like is not None and like.tensors.get(name) is array:
+        return like.initializers[name]
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 def _ports(session: onnxruntime.InferenceSession) -> dict[str, Port]:

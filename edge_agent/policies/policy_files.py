@@ -62,6 +62,7 @@ class PolicyFiles:
         """
         self._directory = directory
         self._graphs = directory / "graphs"
+        self._proven: dict[bytes, bytes] = {}  # graphs by sha256; read once, and mended from here
         for path in (self._directory, self._graphs):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_leftovers(path)
@@ -107,11 +108,12 @@ class PolicyFiles:
 
     def read_graph(self, digest: bytes) -> bytes | None:
         """The graph of that sha256, or None where it is absent or damaged."""
-        try:
-            data = _read(self._graphs / f"{digest.hex()}.onnx", MAX_GRAPH_BYTES)
-        except OSError:
-            return None
-        return data if sha256(data) == digest else None
+        known = self._proven.get(digest)
+        if known is None:
+            known = self._graph_on_disk(digest)
+            if known is not None:
+                self._proven[digest] = known
+        return known
 
     def graph(self, digest: bytes, fetch_graph: Callable[[bytes], bytes]) -> bytes:
         """The graph of that sha256; where it is not here it is fetched, proven and stored.
@@ -128,11 +130,22 @@ class PolicyFiles:
             raise PolicyRejected("size", f"a graph has more than {MAX_GRAPH_BYTES} bytes")
         if sha256(graph) != digest:
             raise PolicyRejected("digest", "a policy's graph is not the one that was signed")
+        self._proven[digest] = graph
         try:
             self.write_graph(digest, graph)
         except OSError as error:
             log.warning("graph_not_persisted", digest=digest.hex(), error=str(error))
         return graph
+
+    def mend_graphs(self) -> None:
+        """Writes those graphs again that are damaged or gone by now.
+
+        Raises:
+            OSError: One cannot be written.
+        """
+        for digest, graph in tuple(self._proven.items()):
+            if self._graph_on_disk(digest) is None:
+                self.write_graph(digest, graph)
 
     def has_graph(self, digest: bytes) -> bool:
         """Whether the graph of that sha256 is there, be it damaged."""
@@ -146,6 +159,13 @@ class PolicyFiles:
         """
         write_durably(self._graphs / f"{digest.hex()}.onnx", data)
 
+    def _graph_on_disk(self, digest: bytes) -> bytes | None:
+        try:
+            data = _read(self._graphs / f"{digest.hex()}.onnx", MAX_GRAPH_BYTES)
+        except OSError:
+            return None
+        return data if sha256(data) == digest else None
+
     def prune(self, *, keep: Collection[PolicyFile], graphs: Collection[bytes]) -> None:
         """Removes all versions but those to keep and any newer ones, and all graphs but `graphs`.
 
@@ -156,6 +176,8 @@ class PolicyFiles:
         for file in self.list():
             if file not in keep and file.version <= newest:
                 (self._directory / file.name).unlink(missing_ok=True)
+        known = tuple(self._proven.items())  # another thread may be adding one
+        self._proven = {digest: graph for digest, graph in known if digest in graphs}
         names = {f"{digest.hex()}.onnx" for digest in graphs}
         for name in _names(self._graphs):
             if name not in names:

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from edge_agent.policies.offered import Offered, serialized
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles, trust_directory
 from edge_agent.policies.precision import PrecisionChooser, Proven
@@ -31,20 +32,20 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
+    """A policy that was proven, its file, it or its twin that acts, its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
     acting: Policy
     golden: Golden
     delegation: bytes
-    data: bytes | None = None
+    unsaved: Offered | None = None
 
     @classmethod
-    def of(cls, proof: Proof, acting: Policy | None, data: bytes | None = None) -> Self:
+    def of(cls, proof: Proof, acting: Policy | None, unsaved: Offered | None = None) -> Self:
         """What was proven; None acts as it was published."""
         policy, golden = proof.proven.policy, proof.proven.golden
-        return cls(policy, proof.file, acting or policy, golden, proof.delegation, data)
+        return cls(policy, proof.file, acting or policy, golden, proof.delegation, unsaved)
 
 
 class PolicyStore:
@@ -120,19 +121,19 @@ class PolicyStore:
         self.wake()
         self.save()
 
-    def offer(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+    def offer(self, data: Offered, fetch_graph: FetchGraph) -> Policy:
         """Does what `accept` does, and then `save`."""
         policy = self.accept(data, fetch_graph)
         self.save()
         return policy
 
-    def accept(self, data: bytes, fetch_graph: FetchGraph) -> Policy:
+    def accept(self, data: Offered, fetch_graph: FetchGraph) -> Policy:
         """Proves a policy and makes it current. Not for the control thread: takes milliseconds.
 
-        It acts before it is on disk: `save` is to follow (decision 0022).
+        It acts before it is on disk: `save` is to follow (decisions 0022, 0032).
 
         Args:
-            data: A serialized bundle, not trusted.
+            data: A bundle, serialized or not; not trusted.
             fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
 
         Returns:
@@ -172,14 +173,15 @@ class PolicyStore:
         """
         with self._offering:
             self._held = self._held[:_KEPT]  # a session takes a while to end
-            fresh = [each for each in self._held if each.data is not None]
+            fresh = [(each.file, each.unsaved) for each in self._held if each.unsaved is not None]
             try:
                 # First: else a power cut could leave a version without what it revoked.
                 self._mark.rise_to(self._generation)
                 if not fresh:
                     return
-                for each in reversed(fresh):
-                    self._files.write(each.file, each.data or b"")
+                self._files.mend_graphs()
+                for file, unsaved in reversed(fresh):
+                    self._files.write(file, serialized(unsaved))
                 manifests = [each.policy.manifest for each in self._held]
                 self._files.prune(
                     keep=[each.file for each in self._held],
@@ -189,7 +191,7 @@ class PolicyStore:
                 version = 0 if self._newest is None else self._newest.version
                 log.warning("policy_not_persisted", version=version, error=str(error))
                 return
-            self._held = [replace(each, data=None) for each in self._held]
+            self._held = [replace(each, unsaved=None) for each in self._held]
 
     def held(self, base: Base) -> Content | None:
         """What the bundle of a proven version that is held has in it; None where it is not here."""

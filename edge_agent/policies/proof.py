@@ -8,22 +8,14 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.policies.acceptance import check_acceptable
+from edge_agent.policies.offered import Offered, open_offered
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
 from edge_agent.policies.precision import Proven
 from edge_agent.policies.self_test import check_ports, self_test
 from shoal.errors import LimitExceeded, PolicyRejected, WireError
 from shoal.layout import ObservationLayout
-from shoal.policy import (
-    MAX_BUNDLE_BYTES,
-    check_digests,
-    decode_bundle,
-    decode_golden,
-    sha256,
-)
-from shoal.policy_trust import prove_manifest
 from shoal.spaces import EnvSpec
-from shoal.tensors import decode_tensors
 
 FetchGraph = Callable[[bytes], bytes]
 
@@ -95,7 +87,7 @@ class Prover:
 
     def prove(
         self,
-        data: bytes,
+        data: Offered,
         fetch_graph: FetchGraph,
         accepted: Accepted,
         *,
@@ -104,7 +96,7 @@ class Prover:
         """Proves a policy.
 
         Args:
-            data: A serialized bundle, not trusted.
+            data: A bundle, serialized or not; not trusted.
             fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
             accepted: What was accepted before.
             on_disk: The file it was read from: it was accepted once, so no clock is asked; None: it
@@ -114,16 +106,17 @@ class Prover:
             PolicyRejected: See `PolicyStore.accept`.
         """
         try:
-            bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
-            signed = prove_manifest(bundle, self._root)
+            opened = open_offered(data, self._root)
+            signed, file, tensors, golden = (
+                opened.signed,
+                opened.file,
+                opened.tensors,
+                opened.golden,
+            )
             manifest = signed.manifest
-            file = PolicyFile(manifest.version, sha256(bundle.manifest))
-            check_digests(manifest, bundle)
-            tensors = decode_tensors(bundle.tensors, max_bytes=MAX_BUNDLE_BYTES)
-            golden = decode_golden(bundle.golden)
             if accepted.acting is not None and accepted.acting[0] == file:
                 proven = Proven(accepted.acting[1], tensors, golden)
-                return Proof(proven, file, bundle.delegation, signed.generation)
+                return Proof(proven, file, opened.delegation, signed.generation)
             check_acceptable(
                 manifest,
                 file,
@@ -140,6 +133,7 @@ class Prover:
                 tensors,
                 manifest,
                 ObservationLayout.of(self._spec.observation),
+                like=None if accepted.acting is None else accepted.acting[1],
             )
             check_ports(policy, self._spec)
             self_test(policy, golden)
@@ -147,4 +141,4 @@ class Prover:
             raise PolicyRejected("size", str(error)) from error
         except WireError as error:
             raise PolicyRejected("malformed", str(error)) from error
-        return Proof(Proven(policy, tensors, golden), file, bundle.delegation, signed.generation)
+        return Proof(Proven(policy, tensors, golden), file, opened.delegation, signed.generation)

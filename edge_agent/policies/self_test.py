@@ -99,6 +99,6 @@ def _agree(got: Array | None, want: Array | None, tolerance: float) -> bool:
         return got is want
     if got.dtype != want.dtype or got.shape != want.shape:
         return False
-    if got.dtype.kind != "f":
-        return got.tobytes() == want.tobytes()
-    return bool(np.allclose(got, want, rtol=tolerance, atol=tolerance))
+    if got.tobytes() == want.tobytes():
+        return True
+    return got.dtype.kind == "f" and bool(np.allclose(got, want, rtol=tolerance, atol=tolerance))

@@ -29,6 +29,9 @@ class Reader(Protocol):
     def take(self, size: int) -> Bytes:
         """The next one, uint8 `[size]`."""
 
+    def take_unless_zero(self, size: int) -> Bytes | None:
+        """The same; None where all of it is 0."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
@@ -123,9 +126,13 @@ def apply_kinds(base: Bytes, places: Places, reader: Reader) -> Bytes:
     """
     large = _take_bits(reader, len(places))
     down = _take_bits(reader, len(large) - int(np.count_nonzero(large)))
-    steps = np.empty(len(large), np.uint8)
-    steps[~large] = np.where(down, _DOWN, _UP)
-    steps[large] = unzigzag(reader.take(int(np.count_nonzero(large))))
+    steps = _UP - 2 * down.view(np.uint8)  # of uint8: 1 less 2 is 255, one step down
+    if len(steps) < len(large):
+        small, steps = steps, np.empty(len(large), np.uint8)
+        steps[~large] = small
+        steps[large] = unzigzag(reader.take(len(large) - len(small)))
+    else:
+        reader.take(0)
     target = base.copy()
     target[places] += steps
     return target
@@ -145,9 +152,11 @@ def join_bytes(count: int, dtype: np.dtype[Any], reader: Reader) -> Unsigned:
         WireError: What the reader raises for a stream of a wrong size.
     """
     width = dtype.itemsize
-    columns = np.empty((count, width), np.uint8)
+    columns = np.zeros((count, width), np.uint8)
     for place in range(width):
-        columns[:, place] = reader.take(count)
+        column = reader.take_unless_zero(count)
+        if column is not None:
+            columns[:, place] = column
     values: Unsigned = columns.reshape(-1).view(dtype.newbyteorder("<"))
     return values
 
@@ -164,7 +173,7 @@ def zigzag(steps: Unsigned) -> Unsigned:
 def unzigzag(coded: Unsigned) -> Unsigned:
     """The inverse of `zigzag`."""
     one = coded.dtype.type(1)
-    steps: Unsigned = (coded >> one) ^ (~(coded & one) + one)
+    steps: Unsigned = (coded >> one) ^ np.negative(coded & one)
     return steps
 
 

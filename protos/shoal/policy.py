@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -200,7 +200,15 @@ def decode_golden(data: bytes) -> Golden:
     Raises:
         WireError: They are malformed, or do not all have the same number of rows.
     """
-    tensors = decode_tensors(data, max_bytes=MAX_BUNDLE_BYTES)
+    return golden_of(decode_tensors(data, max_bytes=MAX_BUNDLE_BYTES))
+
+
+def golden_of(tensors: Mapping[str, Array]) -> Golden:
+    """Golden vectors from what `golden_tensors` gave.
+
+    Raises:
+        WireError: One is missing, unknown or of a wrong dtype, or their rows differ in number.
+    """
     if set(tensors) not in (_GOLDEN, _GOLDEN | _GOLDEN_MEMORY):
         raise WireError("golden vectors: a tensor is missing or unknown")
     rows = {tensor.shape[:1] for tensor in tensors.values()}
@@ -248,11 +256,20 @@ def check_digests(manifest: Manifest, bundle: Bundle) -> None:
     Raises:
         PolicyRejected: With the reason `digest`.
     """
-    for name, data, digest in (
-        ("tensors", bundle.tensors, manifest.tensors_digest),
-        ("golden vectors", bundle.golden, manifest.golden_digest),
+    check_hashes(manifest, tensors=sha256(bundle.tensors), golden=sha256(bundle.golden))
+
+
+def check_hashes(manifest: Manifest, *, tensors: bytes, golden: bytes) -> None:
+    """Checks that the serialized tensors and golden vectors, hashed, are those that were signed.
+
+    Raises:
+        PolicyRejected: With the reason `digest`.
+    """
+    for name, digest, signed in (
+        ("tensors", tensors, manifest.tensors_digest),
+        ("golden vectors", golden, manifest.golden_digest),
     ):
-        if sha256(data) != digest:
+        if digest != signed:
             raise PolicyRejected(
                 "digest", f"policy {manifest.version}: the {name} are not those that were signed"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,10 +13,11 @@ from shoal.policy import (
     SIGNATURE_BYTES,
     Bundle,
     Manifest,
+    check_hashes,
     decode_manifest,
     encode_bundle,
 )
-from shoal.tensors import Array, decode_tensors, encode_tensors
+from shoal.tensors import Array, decode_tensors, encode_tensors, tensor_pieces
 from shoal.v1 import policy_pb2 as pb
 from shoal.wire import parse
 
@@ -65,6 +67,55 @@ class Content:
         return cls(tensors, golden, bundle.delegation)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unpacked:
+    """A bundle that is not serialized: what is in it can be hashed without.
+
+    Attributes:
+        manifest: As in a `Bundle`.
+        signature: Likewise.
+        content: Nothing of it is trusted before `check_digests`.
+    """
+
+    manifest: bytes
+    signature: bytes
+    content: Content
+
+    @property
+    def delegation(self) -> bytes:
+        """As in a `Bundle`."""
+        return self.content.delegation
+
+    def check_digests(self, manifest: Manifest) -> None:
+        """Checks that it holds what its manifest names.
+
+        Raises:
+            PolicyRejected: With the reason `digest`.
+        """
+        check_hashes(
+            manifest, tensors=_hash(self.content.tensors), golden=_hash(self.content.golden)
+        )
+
+    def bundle(self) -> bytes:
+        """The serialized bundle."""
+        return encode_bundle(
+            Bundle(
+                manifest=self.manifest,
+                signature=self.signature,
+                tensors=encode_tensors(self.content.tensors),
+                golden=encode_tensors(self.content.golden),
+                delegation=self.delegation,
+            )
+        )
+
+
+def _hash(tensors: Mapping[str, Array]) -> bytes:
+    hashed = hashlib.sha256()
+    for piece in tensor_pieces(tensors):
+        hashed.update(piece)
+    return hashed.digest()
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyDelta:
     """What turns the bundle of one version into that of another.
@@ -105,8 +156,8 @@ class PolicyDelta:
             same_delegation=same,
         )
 
-    def restore(self, base: Content) -> bytes:
-        """The serialized bundle of the version it leads to.
+    def unpack(self, base: Content) -> Unpacked:
+        """The bundle of the version it leads to.
 
         It is not trusted yet, and no more than whoever sent the delta; but tensors and golden
         vectors are those that were signed if their digests are.
@@ -120,14 +171,15 @@ class PolicyDelta:
         """
         tensors = decode_delta(base.tensors, self.tensors, max_bytes=MAX_BUNDLE_BYTES)
         golden = decode_delta(base.golden, self.golden, max_bytes=MAX_BUNDLE_BYTES)
-        bundle = Bundle(
-            manifest=self.manifest,
-            signature=self.signature,
-            tensors=encode_tensors(tensors),
-            golden=encode_tensors(golden),
-            delegation=base.delegation if self.same_delegation else self.delegation,
-        )
-        return encode_bundle(bundle)
+        size = sum(array.nbytes for each in (tensors, golden) for array in each.values())
+        if size > MAX_BUNDLE_BYTES:
+            raise LimitExceeded(f"policy delta: {size} bytes, the limit is {MAX_BUNDLE_BYTES}")
+        delegation = base.delegation if self.same_delegation else self.delegation
+        return Unpacked(self.manifest, self.signature, Content(tensors, golden, delegation))
+
+    def restore(self, base: Content) -> bytes:
+        """The same, serialized; raises what `unpack` does."""
+        return self.unpack(base).bundle()
 
 
 def encode_policy_delta(delta: PolicyDelta) -> bytes:

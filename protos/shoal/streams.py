@@ -83,12 +83,20 @@ class StreamReader:
         Raises:
             WireError: There is none, or it is not of that size.
         """
+        return np.frombuffer(unpack(self._next(), size), np.uint8)
+
+    def take_unless_zero(self, size: int) -> Bytes | None:
+        """The same; None where all of it is 0."""
+        data = self._next()
+        return np.frombuffer(unpack(data, size), np.uint8) if data else None
+
+    def _next(self) -> bytes:
         length = next(self._sizes, None)
         if length is None:
             raise WireError("streams: one is missing")
         data = self._data[self._at : self._at + length]
         self._at += length
-        return np.frombuffer(unpack(data, size), np.uint8)
+        return data
 
     def end(self) -> None:
         """Makes sure that all were taken.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import LimitExceeded, WireError
 from shoal.v1 import tensor_pb2 as pb
-from shoal.wire import parse, take_fields
+from shoal.wire import number_bytes, parse, take_fields
 
 Array = NDArray[Any]  # any dtype of DTYPES; narrowed where it is known
 
@@ -33,6 +34,7 @@ DTYPES: Final[Mapping[pb.DType, np.dtype[Any]]] = {
 }
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _DTYPE_TAG, _SHAPE_TAG, _DATA_TAG = 0x10, 0x1A, 0x22
+_TENSOR_TAG: Final = 0x0A  # of a set
 _KNOWN_HEADS: Final = 256
 """A fleet's chunks have the same few tensors again and again."""
 
@@ -173,10 +175,41 @@ def all_finite(array: Array) -> bool:
     return bool(np.logical_and.reduce(np.isfinite(array), None))
 
 
+def tensor_pieces(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
+    """What `encode_tensors` joins: the arrays' own bytes, uncopied, and what goes before each.
+
+    Enough to hash them, or to write them to a file.
+
+    Raises:
+        WireError: A dtype is not one of `DTYPES`, or there are too many axes.
+    """
+    pieces: list[bytes | memoryview] = []
+    for name in sorted(tensors):
+        array = tensors[name]
+        wire = array.astype(DTYPES[dtype_code(name, array)], order="C", copy=False)
+        pieces.append(_head(name, wire.dtype, wire.shape))
+        if wire.size:
+            pieces.append(wire.reshape(-1).view(np.uint8).data)
+    return pieces
+
+
 def encode_tensors(tensors: Mapping[str, Array]) -> bytes:
-    """Serializes named tensors, sorted by name: equal tensors give equal bytes."""
-    encoded = [encode_tensor(name, tensors[name]) for name in sorted(tensors)]
-    return pb.TensorSet(tensors=encoded).SerializeToString(deterministic=True)
+    """Serializes named tensors, sorted by name: equal tensors give equal bytes.
+
+    Raises:
+        WireError: A dtype is not one of `DTYPES`, or there are too many axes.
+    """
+    return b"".join(tensor_pieces(tensors))
+
+
+@lru_cache(_KNOWN_HEADS)
+def _head(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """What goes before the bytes of a tensor in a `TensorSet`."""
+    head = pb.Tensor(name=name, dtype=_CODES[dtype], shape=shape).SerializeToString()
+    size = math.prod(shape) * dtype.itemsize
+    if size:
+        head += bytes([_DATA_TAG]) + number_bytes(size)
+    return bytes([_TENSOR_TAG]) + number_bytes(len(head) + size) + head
 
 
 def decode_tensors(data: bytes, *, max_bytes: int = MAX_TENSOR_BYTES) -> dict[str, Array]:

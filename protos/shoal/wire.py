@@ -46,8 +46,8 @@ def frame_around(before: Message, number: int, data: bytes | memoryview, after: 
         after: The message with the fields of higher numbers alone.
     """
     parts = (
-        before.SerializeToString(deterministic=True) + _number(number << 3 | _BYTES),
-        _number(len(data)),
+        before.SerializeToString(deterministic=True) + number_bytes(number << 3 | _BYTES),
+        number_bytes(len(data)),
         data,
         after.SerializeToString(deterministic=True),
     )
@@ -215,7 +215,7 @@ def _after_record(name: str, payload: bytes | memoryview, at: int) -> int:
             raise WireError(f"{name}: cannot be parsed (wire type {kind})")
 
 
-def _number(value: int) -> bytes:
+def number_bytes(value: int) -> bytes:
     """A number as protobuf writes it."""
     written = bytearray()
     while value > 0x7F:  # noqa: PLR2004 - seven bits to the byte

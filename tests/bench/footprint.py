@@ -38,6 +38,7 @@ from bench.report import Machine, envelope, median, table, this_machine, version
 SCHEMA = "shoal.v1.BenchFootprint"
 AGENT, ON_DISK, FROM_SERVER = "shoal agent", "policy on disk", "policy from the server"
 TORCH = "the same actor on torch"
+LIBRARIES = "its libraries alone"
 RSS_BAR_MB, START_BAR_S = 100.0, 1.5
 DEVICE = "bench-0"
 START_TIMEOUT_S = 60.0
@@ -100,6 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _start(AGENT, start, command, directory, settle_s)
                 for start in (FROM_SERVER, ON_DISK)
             ]
+            command = (
+                *(sys.executable, "-c", "from bench.footprint_libraries import main; main()"),
+                *(FLEET, str(site.identity(DEVICE)), str(site.port), str(server_port)),
+                str(directory / "probe"),
+            )
+            starts.append(_start(LIBRARIES, FROM_SERVER, command, directory, settle_s))
             state = directory / f"torch-{repeat}"
             state.mkdir()
             command = (

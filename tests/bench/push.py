@@ -3,6 +3,7 @@
     shoal bench push                        all of it: about 10 minutes
     shoal bench push --quick                20 agents, 100 watchers, few versions: about a minute
     shoal bench push --only bytes,cost -o json
+    shoal bench push --only latency --agents 1,10,25,50,100
 
 Bytes are counted while LunarLander-v3 is really learned by APPO with a network of 2 x 256, in one
 process and without network. Latencies are of policies that a real parameter server pushes over
@@ -32,10 +33,14 @@ from bench.report import Cell, envelope, table, this_machine, versions  # noqa: 
 
 SCHEMA: Final = "shoal.v1.BenchPush"
 PARTS: Final = ("bytes", "cost", "latency")
+LATENCY_BAR_MS: Final = 150.0
 
 
-def rounds_of(*, quick: bool) -> list[Round]:
-    """Whom policies are pushed to."""
+def rounds_of(*, quick: bool, agents: Sequence[int] = ()) -> list[Round]:
+    """Whom policies are pushed to: so many agents, or what is measured where none are named."""
+    if agents:
+        versions = 5 if quick else 20
+        return [Round("agents", n, min(n, 2), versions=versions, interval_s=1.0) for n in agents]
     if quick:
         return [
             Round("agents", 1, 1, versions=5, interval_s=0.5),
@@ -57,6 +62,7 @@ def text_of(
     unchanged: Mapping[str, int] | None,
     costs: list[Cost],
     latencies: list[Latency],
+    cores: int,
 ) -> str:
     """For people."""
     said: list[str] = []
@@ -97,6 +103,11 @@ def text_of(
             *("skipped", "cpu ms of each device", "of the server"),
         )
         said.append(table(heads, rows))
+        within = [e.devices for e in latencies if e.kind == "agents" and e.p99_ms <= LATENCY_BAR_MS]
+        said.append(
+            f"agents of this machine's {cores} cores within {LATENCY_BAR_MS:g} ms (p99):"
+            f" {max(within, default=0)} of those tried"
+        )
     return "\n\n".join(said)
 
 
@@ -115,7 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
     parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument(
+        "--agents",
+        help="so many agents, one after the other (such as 1,10,25,50,100), and nothing beside",
+    )
     given = parser.parse_args(arguments)
+    agents = [int(number) for number in given.agents.split(",")] if given.agents else []
     parts = given.only.split(",")
     if not set(parts) <= set(PARTS):
         parser.error(f"--only: choose of {', '.join(PARTS)}")
@@ -137,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"quantizing {network}")
             costs.append(cost_of(network, 5 if given.quick else 30, given.dead_zone))
     if "latency" in parts:
-        for each in rounds_of(quick=given.quick):
+        for each in rounds_of(quick=given.quick, agents=agents):
             say(f"pushing {each.versions} versions to {each.devices} {each.kind}")
             with tempfile.TemporaryDirectory() as directory:
                 latencies.append(asyncio.run(latency_of(each, Path(directory), given.dead_zone)))
@@ -164,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if given.out is not None:
         given.out.write_text(document + "\n", encoding="utf-8")
-    text = f"{machine.text}\n\n{text_of(counted, unchanged, costs, latencies)}"
+    text = f"{machine.text}\n\n{text_of(counted, unchanged, costs, latencies, machine.cores)}"
     sys.stdout.write((document if given.format == "json" else text) + "\n")
     return 0
 

@@ -24,6 +24,7 @@ from bench.child import now_s  # noqa: E402
 from edge_agent.config import ServerConfig  # noqa: E402
 from edge_agent.downlink.downlink import Downlink, open_channel  # noqa: E402
 from edge_agent.events import Events  # noqa: E402
+from edge_agent.policies.policy_saver import PolicySaver  # noqa: E402
 from edge_agent.policies.policy_store import PolicyStore  # noqa: E402
 from shoal.identity import Identity  # noqa: E402
 from shoal.policy import (  # noqa: E402
@@ -62,7 +63,8 @@ async def agent(told: dict[str, Any], name: str, note: Note) -> None:
                 note(current.version)
 
         with policies.listening(changed):
-            await asyncio.gather(downlink.follow(), downlink.report_active())
+            saver = PolicySaver(policies)
+            await asyncio.gather(downlink.follow(), downlink.report_active(), saver.serve())
 
 
 @functools.lru_cache(maxsize=8)

@@ -117,6 +117,27 @@ def test_a_policy_outlives_the_tensors_it_was_loaded_from(publisher: Publisher) 
     assert before.log_probs.tobytes() == after.log_probs.tobytes()
 
 
+def test_what_two_versions_share_is_wrapped_once_and_both_decide_as_if_alone(
+    publisher: Publisher,
+) -> None:
+    weights = publisher.weights()
+    manifest = publisher.publish(1, weights=weights).manifest
+    first = Policy.load(weights.graph, weights.tensors, manifest)
+    name = next(name for name, array in first.tensors.items() if array.dtype == np.int8)
+    changed = first.tensors[name] // 2
+    tensors = {**first.tensors, name: changed}
+    second = Policy.load(weights.graph, tensors, manifest, like=first)
+    alone = Policy.load(weights.graph, tensors, manifest)
+    shared = {n for n, value in second.initializers.items() if value is first.initializers[n]}
+    assert shared == set(tensors) - {name}
+    assert second.ports == alone.ports
+    changed.fill(0)  # it was not theirs to keep: nobody said that it lasts
+    observations, noise = inputs(publisher.spec, 8)
+    ours, theirs = second.act(observations, noise), alone.act(observations, noise)
+    assert ours.log_probs.tobytes() == theirs.log_probs.tobytes()
+    assert ours.log_probs.tobytes() != first.act(observations, noise).log_probs.tobytes()
+
+
 def test_without_the_optimiser_it_decides_bit_for_bit_as_with_it(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

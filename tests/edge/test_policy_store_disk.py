@@ -112,6 +112,25 @@ def test_a_flipped_bit_in_any_file_is_refused(device: Device, publisher: Publish
     assert version_of(device.start()) == 1
 
 
+def test_a_graph_that_is_lost_while_a_device_runs_is_there_again_with_the_next_policy(
+    device: Device, publisher: Publisher
+) -> None:
+    store = device.start()
+    accept(store, publisher.publish(1))
+    for version, damage in ((2, b""), (3, None)):
+        (graph,) = device.directory.glob("*/graphs/*")
+        whole = graph.read_bytes()
+        if damage is None:
+            graph.unlink()
+        else:
+            graph.write_bytes(damage)
+        published = publisher.publish(version)
+        accept(store, published)
+        assert published.fetches == 0
+        assert graph.read_bytes() == whole
+    assert version_of(device.start()) == 3
+
+
 def test_a_damaged_graph_is_fetched_again(device: Device, publisher: Publisher) -> None:
     accept(device.start(), publisher.publish(1))
     (graph,) = device.directory.glob("*/graphs/*")

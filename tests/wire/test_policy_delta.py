@@ -20,6 +20,7 @@ from shoal.policy import (
     encode_bundle,
     encode_golden,
     encode_manifest,
+    sha256,
 )
 from shoal.policy_delta import (
     Base,
@@ -65,6 +66,23 @@ def test_the_bundle_comes_back_byte_for_byte(a: int, b: int, steps: bool) -> Non
     assert delta.base == Base.of(decode_manifest(base.manifest))
     assert decode_bundle(delta.restore(Content.of(base))) == target
     assert delta.restore(Content.of(base)) == encode_bundle(target)
+
+
+@given(st.integers(0, 99), st.integers(0, 99))
+def test_what_is_unpacked_has_the_hashes_of_what_it_serializes_to(a: int, b: int) -> None:
+    base, target = bundle(a), bundle(b, steps=True)
+    unpacked = PolicyDelta.between(base, target).unpack(Content.of(base))
+    signed = replace(
+        MANIFEST, tensors_digest=sha256(target.tensors), golden_digest=sha256(target.golden)
+    )
+    unpacked.check_digests(signed)
+    assert unpacked.bundle() == encode_bundle(target)
+    for wrong in (
+        replace(signed, tensors_digest=bytes(32)),
+        replace(signed, golden_digest=bytes(32)),
+    ):
+        with pytest.raises(PolicyRejected, match="not those that were signed"):
+            unpacked.check_digests(wrong)
 
 
 def test_few_steps_are_a_small_delta() -> None:

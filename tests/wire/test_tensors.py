@@ -22,6 +22,7 @@ from shoal.tensors import (
     encode_tensor,
     encode_tensors,
     read_tensor,
+    tensor_pieces,
 )
 from shoal.v1 import tensor_pb2 as pb
 
@@ -128,6 +129,9 @@ def test_a_bool_is_zero_or_one(data: bytes) -> None:
 def test_sets_round_trip_and_do_not_depend_on_insertion(tensors: dict[str, NDArray[Any]]) -> None:
     data = encode_tensors(tensors)
     assert encode_tensors(dict(reversed(tensors.items()))) == data
+    assert data == b"".join(tensor_pieces(tensors))
+    said = [encode_tensor(name, tensors[name]) for name in sorted(tensors)]
+    assert data == pb.TensorSet(tensors=said).SerializeToString(deterministic=True)
     decoded = decode_tensors(data)
     assert decoded.keys() == tensors.keys()
     assert all(same(decoded[name], array) for name, array in tensors.items())
