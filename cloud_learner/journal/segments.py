@@ -124,9 +124,9 @@ class Segments:
 
         A commit that fails may still be found done after a crash: then these frames stay.
         """
-        if self._open is not None and written.extents:
-            stop = written.extents[-1].stop
-            self._open.stop = self._sizes[self._open.number] = max(stop, self._open.stop)
+        target, last = self._open, written.extents[-1] if written.extents else None
+        if target is not None and last is not None and target.number == last.segment:
+            target.stop = self._sizes[target.number] = max(last.stop, target.stop)
         self._doubtful = written
         yield
         self._doubtful = None
