@@ -117,8 +117,9 @@ class JournalConfig:
     """How much the journal keeps.
 
     ``retain_bytes`` bounds the bodies of chunks that are trained and checkpointed, or expired: the
-    oldest go first and their keys stay. ``max_file_bytes`` is a hard cap on the file (0 = none);
-    at the cap the journal refuses to grow exactly as on a full disk.
+    oldest go first and their keys stay; the disk is free again once a whole segment has gone.
+    ``max_file_bytes`` is a hard cap on the file and its segments (0 = none); at the cap the
+    journal refuses to grow exactly as on a full disk.
     """
 
     retain_bytes: int = 1_073_741_824

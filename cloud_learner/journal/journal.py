@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from cloud_learner.config import JournalConfig
 from cloud_learner.journal import schema
 from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
+from cloud_learner.journal.frames import frame_of
+from cloud_learner.journal.index import Index
 from cloud_learner.journal.records import Entry, JournalTotals, Record
+from cloud_learner.journal.retention import ROW_BYTES, Pruned, prune_page
+from cloud_learner.journal.rows import read_page, row_of
+from cloud_learner.journal.segment_reader import SegmentReader
+from cloud_learner.journal.segments import Segments, Written, directory_of
 from cloud_learner.training.cursor import Cursor
 from shoal.errors import JournalError
+from shoal.logs import get_logger
 from shoal.ranges import Ranges
-from shoal.trajectory import ChunkKey
 
-_PAGE_ROWS = 256
-_ROW_BYTES = 128  # what a row without a body counts for in retention
-_NEWEST = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """How many chunks left with a page of the oldest, and the last position that it looked at."""
-
-    deleted: int
-    last: int
+_NEWEST: Final = (1 << 63) - 1
+_SEGMENT_BYTES: Final = 64 * 1024 * 1024
+_LEAST_SEGMENT_BYTES: Final = 1024 * 1024
+_log = get_logger("journal")
 
 
 class Journal:
     """Decides once and for ever which chunks count. One transaction commits many (group commit).
 
-    Writes come from any thread, one at a time; reads of decisions never wait for a write.
+    Bodies lie in segments beside the file, which is their index: they are on the disk before it
+    names them. Writes come from any thread, one at a time; reads of decisions never wait for one.
 
     >>> with Journal(state_dir / "journal.db", JournalConfig()) as journal:
     ...     positions = journal.append_many(entries)   # None where the key was there already
@@ -51,30 +51,32 @@ class Journal:
         Raises:
             JournalError: the file cannot be opened or written, or is not a journal.
         """
-        self._path = path
+        self._directory = directory_of(path)
         self._retain_bytes = config.retain_bytes
-        self._lock = threading.Lock()
+        self._max_bytes = config.max_file_bytes
+        self._index = Index(path, max_file_bytes=config.max_file_bytes)
         try:
-            self._connection = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=5.0
+            loaded = self._index.load()
+            self._decided = loaded.decided
+            self._totals = loaded.totals
+            self._held_bytes = loaded.held_bytes
+            self._last_position = loaded.last_position
+            self._rows_in = loaded.rows_in
+            self._known_segments = loaded.segments
+            self._segments = Segments(
+                self._directory,
+                segment_bytes=_segment_bytes(config),
+                after=max(loaded.segments, default=0),
             )
-        except sqlite3.Error as error:
-            raise self._failure("open", error) from error
-        try:
-            schema.prepare(self._connection, str(path))
-            if config.max_file_bytes:
-                (page_bytes,) = self._connection.execute("PRAGMA page_size").fetchone()
-                pages = config.max_file_bytes // page_bytes
-                self._connection.execute(f"PRAGMA max_page_count = {pages:d}")
-            self._decided = self._load_decided()
-            self._totals = JournalTotals(*self._connection.execute(schema.TOTALS).fetchone())
-            held, rows = self._connection.execute(schema.HELD).fetchone()
-            self._held_bytes = int(held) + int(rows) * _ROW_BYTES
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise self._failure("read", error) from error
+            for number in sorted(loaded.rows_in.keys() - self._segments.numbers):
+                _log.error("segment_missing", segment=number, chunks=loaded.rows_in[number])
+            with self._index.transaction("read") as connection:
+                self._delete_unnamed(connection)
+        except OSError as error:
+            self._index.close()
+            raise self._index.failure("read", error) from error
         except JournalError:
-            self._connection.close()
+            self._index.close()
             raise
 
     def __enter__(self) -> Self:
@@ -86,8 +88,8 @@ class Journal:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._lock, contextlib.suppress(sqlite3.Error):
-            self._connection.close()
+        self._index.close()
+        self._segments.close()
 
     @property
     def totals(self) -> JournalTotals:
@@ -96,14 +98,8 @@ class Journal:
 
     @property
     def last_position(self) -> int:
-        """The highest position ever given out; 0 for none.
-
-        Raises:
-            JournalError: the journal cannot be read.
-        """
-        with self._transaction("read") as connection:
-            row = connection.execute(schema.LAST_POSITION).fetchone()
-        return int(row[0]) if row is not None else 0
+        """The highest position ever given out; 0 for none."""
+        return self._last_position
 
     def decided(self, run: RunKey) -> Decided:
         """What was decided about a run; durable when this returns it."""
@@ -122,35 +118,45 @@ class Journal:
         Raises:
             JournalError: the disk is full or broken; nothing was written.
         """
-        with self._transaction("append to") as connection:
+        with self._index.transaction("append to") as connection:
             positions: list[int | None] = []
             fresh: dict[RunKey, dict[int, Disposition]] = defaultdict(dict)
-            added = JournalTotals()
-            held = 0
+            new: list[Entry] = []
             for entry in entries:
                 run = RunKey(entry.key.device_id, entry.key.run_id)
                 if entry.key.seq in fresh[run] or self.decided(run).contains(entry.key.seq):
                     positions.append(None)
                     continue
-                cursor = connection.execute(schema.INSERT_CHUNK, _row(entry))
-                positions.append(cursor.lastrowid)
                 fresh[run][entry.key.seq] = entry.disposition
-                added = JournalTotals(
-                    added.transitions + entry.transitions,
-                    added.episodes + entry.episodes,
-                    added.body_bytes + len(entry.body),
-                )
-                held += len(entry.body) + _ROW_BYTES
+                new.append(entry)
+                positions.append(self._last_position + len(new))
             decided = {run: self._after(run, its) for run, its in fresh.items() if its}
-            connection.execute("COMMIT")
+            self._append(connection, new)
             self._decided.update(decided)
-            self._held_bytes += held
-            self._totals = JournalTotals(
-                self._totals.transitions + added.transitions,
-                self._totals.episodes + added.episodes,
-                self._totals.body_bytes + added.body_bytes,
-            )
         return positions
+
+    def _append(self, connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        """Bodies first, then the rows that name them; both are durable on return."""
+        frames = [frame_of(entry) for entry in entries if entry.body]
+        self._check_room(connection, sum(map(len, frames)))
+        written = self._segments.write(frames) if frames else Written((), ())
+        places = iter(written.extents)
+        extents = [next(places) if entry.body else None for entry in entries]
+        first = self._last_position + 1
+        connection.executemany(schema.INSERT_CHUNK, map(row_of, count(first), entries, extents))
+        new_segments = {extent.segment for extent in written.extents} - self._known_segments
+        connection.executemany(schema.PUT_SEGMENT, [(number,) for number in new_segments])
+        with self._segments.naming(written):
+            connection.execute("COMMIT")
+        self._known_segments |= new_segments
+        self._rows_in.update(extent.segment for extent in written.extents)
+        self._last_position += len(entries)
+        self._held_bytes += sum(map(len, frames)) + len(entries) * ROW_BYTES
+        self._totals = JournalTotals(
+            self._totals.transitions + sum(entry.transitions for entry in entries),
+            self._totals.episodes + sum(entry.episodes for entry in entries),
+            self._totals.body_bytes + sum(len(entry.body) for entry in entries),
+        )
 
     def redispose(self, positions: Sequence[int], disposition: Disposition) -> None:
         """Changes what was decided about chunks that are there: each still counts once.
@@ -158,7 +164,7 @@ class Journal:
         Raises:
             JournalError: the disk is full or broken; nothing was changed.
         """
-        with self._transaction("write to") as connection:
+        with self._index.transaction("write to") as connection:
             decided: dict[RunKey, Decided] = {}
             for position in positions:
                 row = connection.execute(schema.KEY_AT, (position,)).fetchone()
@@ -214,9 +220,9 @@ class Journal:
         """
         deleted, after = 0, 0
         while self.excess_bytes and after < cursor.position:
-            page = self._prune_page(cursor, held, after)
-            deleted += page.deleted
-            after = page.last
+            pruned = self._prune_page(cursor, held, after)
+            deleted += pruned.chunks
+            after = pruned.last
         return deleted
 
     def reports(self) -> dict[RunKey, RunReport]:
@@ -225,12 +231,7 @@ class Journal:
         Raises:
             JournalError: the journal cannot be read.
         """
-        with self._transaction("read") as connection:
-            rows = connection.execute(schema.REPORTS).fetchall()
-        return {
-            RunKey(device, run): RunReport(produced, *(schema.unpack(blob) for blob in blobs))
-            for device, run, produced, *blobs in rows
-        }
+        return self._index.reports()
 
     def save_reports(self, reports: Mapping[RunKey, RunReport]) -> None:
         """Keeps what devices said of these runs; an older report is as true as a newer one.
@@ -238,20 +239,7 @@ class Journal:
         Raises:
             JournalError: the disk is full or broken; nothing was changed.
         """
-        rows = [
-            (
-                run.device_id,
-                run.run_id,
-                report.produced,
-                schema.pack(report.spooled),
-                schema.pack(report.dropped),
-                schema.pack(report.expired),
-            )
-            for run, report in reports.items()
-        ]
-        with self._transaction("write to") as connection:
-            connection.executemany(schema.PUT_REPORT, rows)
-            connection.execute("COMMIT")
+        self._index.save_reports(reports)
 
     def _after(self, run: RunKey, fresh: Mapping[int, Disposition]) -> Decided:
         """What is decided about a run once these chunks of it are."""
@@ -261,110 +249,53 @@ class Journal:
             after = after.with_chunks(seqs, disposition)
         return after
 
-    def _prune_page(self, cursor: Cursor, kept: AbstractSet[int], after: int) -> _Page:
-        with self._transaction("prune") as connection:
-            rows = connection.execute(
-                schema.OLDEST, (after, cursor.position, _PAGE_ROWS)
-            ).fetchall()
-            freed = 0
-            gone: dict[RunKey, list[tuple[int, ...]]] = defaultdict(list)
-            for position, device, run, *rest, held in rows:
-                if self._held_bytes - freed <= self._retain_bytes:
-                    break
-                if cursor.covers(position) and position not in kept:
-                    connection.execute(schema.DELETE_CHUNK, (position,))
-                    gone[RunKey(device, run)].append(tuple(rest))
-                    freed += held + _ROW_BYTES
-            for key, chunks in gone.items():
-                _fold(connection, key, chunks)
+    def _prune_page(self, cursor: Cursor, kept: AbstractSet[int], after: int) -> Pruned:
+        with self._index.transaction("prune") as connection:
+            pruned = prune_page(
+                connection, cursor, kept, after=after, excess_bytes=self.excess_bytes
+            )
             connection.execute("COMMIT")
-            self._held_bytes -= freed
-        last = rows[-1][0] if len(rows) == _PAGE_ROWS else cursor.position
-        return _Page(sum(len(chunks) for chunks in gone.values()), last)
+            self._held_bytes -= pruned.freed_bytes
+            self._rows_in -= pruned.by_segment  # one that no row names any more is left out
+            self._delete_unnamed(connection)
+        return pruned
+
+    def _delete_unnamed(self, connection: sqlite3.Connection) -> None:
+        """Deletes segments that no row on the disk names any more.
+
+        One that this index never named is left alone: it may be that of another.
+        """
+        unnamed = self._known_segments - self._rows_in.keys()
+        if unnamed:
+            gone = self._segments.delete(unnamed)
+            self._known_segments -= gone
+            with contextlib.suppress(sqlite3.Error):  # then it is known longer than it is there
+                connection.executemany(schema.FORGET_SEGMENT, [(number,) for number in gone])
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+    def _check_room(self, connection: sqlite3.Connection, more_bytes: int) -> None:
+        """Refuses to grow beyond the cap, as a full disk would.
+
+        Raises:
+            OSError: There is no room.
+        """
+        taken = self._segments.total_bytes + more_bytes
+        if self._max_bytes and taken + self._index.size_bytes(connection) > self._max_bytes:
+            raise OSError(errno.ENOSPC, "journal.max_file_bytes is full")
 
     def _page(self, statement: str, position: int) -> list[Record]:
-        with self._transaction("read") as connection:
-            rows = connection.execute(statement, (position, _PAGE_ROWS)).fetchall()
-        return [
-            Record(
-                position=row[0],
-                key=ChunkKey(row[1], row[2], row[3]),
-                disposition=schema.DISPOSITIONS[row[4]],
-                policy_version=row[5],
-                body=row[6],
-            )
-            for row in rows
-        ]
-
-    def _load_decided(self) -> dict[RunKey, Decided]:
-        decided = {
-            RunKey(device, run): Decided(*(schema.unpack(blob) for blob in blobs))
-            for device, run, *blobs in self._connection.execute(schema.SETTLED)
-        }
-        spans: dict[tuple[RunKey, Disposition], list[int]] = defaultdict(list)
-        for device, run, seq, code in self._connection.execute(schema.KEYS):
-            spans[RunKey(device, run), schema.DISPOSITIONS[code]].append(seq)
-        for (key, disposition), seqs in spans.items():
-            before = decided.get(key, _UNDECIDED)
-            decided[key] = before.with_chunks(Ranges.of(seqs), disposition)
-        return decided
-
-    @contextlib.contextmanager
-    def _transaction(self, verb: str) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE" if verb != "read" else "BEGIN")
-                yield self._connection
-            except sqlite3.Error as error:
-                raise self._failure(verb, error) from error
-            finally:
-                with contextlib.suppress(sqlite3.Error):
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-
-    def _failure(self, verb: str, error: sqlite3.Error) -> JournalError:
-        if verb in _AT_START:
-            remedy = (
-                "check its disk and permissions, or restore it from a backup. If the file is "
-                f"damaged, move {self._path} and the files beside it ending in -wal and -shm "
-                "aside and resume: chunks in it that no checkpoint covers are lost, a chunk that "
-                "a device sends again may be trained again, and the audit of earlier chunks "
-                "cannot be balanced"
-            )
-        else:
-            remedy = "free disk space or check the file, the learner tries again"
-        return JournalError(f"cannot {verb} the journal {self._path}: {error}; {remedy}")
+        with (
+            self._index.transaction("read") as connection,
+            SegmentReader(self._directory) as reader,
+        ):
+            return read_page(connection, reader, statement, position)
 
 
 _UNDECIDED = Decided()
-_AT_START = ("open", "read")
-"""It is read only when the learner starts, and then nothing tries again."""
 
 
-def _row(entry: Entry) -> tuple[object, ...]:
-    return (
-        entry.key.device_id,
-        entry.key.run_id,
-        entry.key.seq,
-        schema.CODES[entry.disposition],
-        entry.policy_version,
-        entry.transitions,
-        entry.episodes,
-        len(entry.body),
-        entry.reason,
-        entry.body or None,
-    )
-
-
-def _fold(connection: sqlite3.Connection, run: RunKey, chunks: Sequence[tuple[int, ...]]) -> None:
-    """Adds deleted rows (seq, disposition, transitions, episodes, body_bytes) to their run's."""
-    key = (run.device_id, run.run_id)
-    row = connection.execute(schema.SETTLED_OF, key).fetchone()
-    decided = Decided(*(schema.unpack(blob) for blob in row[:3])) if row else _UNDECIDED
-    sums = row[3:] if row else (0, 0, 0)
-    for code, disposition in schema.DISPOSITIONS.items():
-        seqs = Ranges.of(chunk[0] for chunk in chunks if chunk[1] == code)
-        decided = decided.with_chunks(seqs, disposition)
-    totals = (sums[at] + sum(chunk[at + 2] for chunk in chunks) for at in range(3))
-    sets = (schema.pack(each) for each in (decided.trained, decided.expired, decided.rejected))
-    connection.execute(schema.PUT_SETTLED, (*key, *sets, *totals))
+def _segment_bytes(config: JournalConfig) -> int:
+    """How large segments are: a small part of what is retained, as they leave whole."""
+    size = min(max(config.retain_bytes // 16, _LEAST_SEGMENT_BYTES), _SEGMENT_BYTES)
+    return min(size, config.max_file_bytes // 8) if config.max_file_bytes else size

@@ -12,19 +12,25 @@ from typing import Self
 
 from cloud_learner.journal import schema
 from cloud_learner.journal.audit import RunKey
+from cloud_learner.journal.frames import body_in
+from cloud_learner.journal.segment_reader import SegmentReader
+from cloud_learner.journal.segments import Extent, directory_of
 from shoal.errors import JournalError, WireError
-from shoal.trajectory import Chunk, decode_chunk
+from shoal.trajectory import Chunk, ChunkKey, decode_chunk
 
 # Pages, so that no read holds the journal's write-ahead log for long.
 _PAGE_ROWS = 64
 _RUNS = """
 SELECT device, run, count(*), min(seq) FROM chunks
-WHERE body IS NOT NULL GROUP BY device, run ORDER BY min(position)
+WHERE {there} GROUP BY device, run ORDER BY min(position)
 """
 _CHUNKS = """
-SELECT seq, body FROM chunks
-WHERE device = ? AND run = ? AND seq > ? AND body IS NOT NULL ORDER BY seq LIMIT ?
+SELECT seq, body, {extent} FROM chunks
+WHERE device = ? AND run = ? AND seq > ? AND {there} ORDER BY seq LIMIT ?
 """
+_THERE = "(segment IS NOT NULL OR body IS NOT NULL)"
+_EXTENT = "segment, start, length"
+_THERE_BEFORE_SEGMENTS, _EXTENT_BEFORE_SEGMENTS = "body IS NOT NULL", "NULL, NULL, NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,13 @@ class JournaledChunk:
 
     seq: int
     chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    seq: int
+    body: bytes
+    extent: Extent | None
 
 
 class JournalReader:
@@ -74,6 +87,7 @@ class JournalReader:
                 f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0
             )
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            self._segments = SegmentReader(directory_of(path))
         except sqlite3.Error as error:
             raise self._failure(error) from error
         if not 1 <= version <= schema.SCHEMA_VERSION:  # chunks have been the same in all
@@ -82,6 +96,12 @@ class JournalReader:
                 f"{path} has schema {version}, this program knows {schema.SCHEMA_VERSION}; use the "
                 "program that wrote it"
             )
+        segmented = version >= schema.SEGMENTED_SINCE
+        self._runs = _RUNS.format(there=_THERE if segmented else _THERE_BEFORE_SEGMENTS)
+        self._chunks = _CHUNKS.format(
+            there=_THERE if segmented else _THERE_BEFORE_SEGMENTS,
+            extent=_EXTENT if segmented else _EXTENT_BEFORE_SEGMENTS,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +112,7 @@ class JournalReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._segments.close()
         self._connection.close()
 
     def runs(self) -> list[JournaledRun]:
@@ -101,7 +122,7 @@ class JournalReader:
             JournalError: The journal cannot be read.
         """
         try:
-            with closing(self._connection.execute(_RUNS)) as cursor:
+            with closing(self._connection.execute(self._runs)) as cursor:
                 rows = cursor.fetchall()
         except sqlite3.Error as error:
             raise self._failure(error) from error
@@ -117,21 +138,44 @@ class JournalReader:
         """
         after = first_seq - 1
         while rows := self._page(run, after):
-            for seq, body in rows:
+            for row in rows:
                 try:
-                    yield JournaledChunk(seq, decode_chunk(body))
-                except WireError as error:
+                    body = self._body(run, row)
+                    if body is not None:
+                        yield JournaledChunk(row.seq, decode_chunk(body))
+                except (WireError, OSError) as error:
                     raise JournalError(
-                        f"{self._path}: chunk {seq} of {run.device_id} (run {run.run_id.hex()}) is "
-                        f"damaged: {error}"
+                        f"{self._path}: chunk {row.seq} of {run.device_id} (run "
+                        f"{run.run_id.hex()}) is damaged: {error}"
                     ) from error
-            after = rows[-1][0]
+            after = rows[-1].seq
 
-    def _page(self, run: RunKey, after: int) -> list[tuple[int, bytes]]:
+    def _body(self, run: RunKey, row: _Row) -> bytes | memoryview | None:
+        """A body; None when the learner deleted it since the row was read.
+
+        Raises:
+            WireError: It is damaged.
+            OSError: It cannot be read.
+        """
+        if row.extent is None:
+            return row.body
+        try:
+            frame = self._segments.read(row.extent)
+        except FileNotFoundError:
+            again = self._page(run, row.seq - 1)
+            if again and again[0].seq == row.seq:
+                raise
+            return None
+        return body_in(frame, ChunkKey(run.device_id, run.run_id, row.seq))
+
+    def _page(self, run: RunKey, after: int) -> list[_Row]:
         wanted = (run.device_id, run.run_id, after, _PAGE_ROWS)
         try:
-            with closing(self._connection.execute(_CHUNKS, wanted)) as cursor:
-                return cursor.fetchall()
+            with closing(self._connection.execute(self._chunks, wanted)) as cursor:
+                return [
+                    _Row(seq, body, Extent(*extent) if extent[0] is not None else None)
+                    for seq, body, *extent in cursor
+                ]
         except sqlite3.Error as error:
             raise self._failure(error) from error
 

@@ -16,6 +16,7 @@ class Entry:
         key: which chunk.
         disposition: what was decided.
         body: the chunk as it came; empty for a rejected one.
+        frame: the framed envelope that came with ``body`` in it; empty: one is made for it.
         policy_version: the version that acted; 0 when unknown.
         transitions: T x N; 0 for a rejected one.
         episodes: how many ended in it.
@@ -29,17 +30,18 @@ class Entry:
     transitions: int = 0
     episodes: int = 0
     reason: str = ""
+    frame: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A chunk as the journal holds it."""
+    """A chunk as the journal holds it; its body is empty when the disk damaged it."""
 
     position: int
     key: ChunkKey
     disposition: Disposition
     policy_version: int
-    body: bytes
+    body: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,17 @@ from cloud_learner.journal.audit import Disposition
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
 
-SCHEMA_VERSION = 2
-PAGE_BYTES = 16_384
-"""Of a new file. A chunk of 80 KiB costs two thirds of the time that pages of 4 KiB take."""
+SCHEMA_VERSION = 3
+SEGMENTED_SINCE = 3
+PAGE_BYTES = 4096
+"""Of a new file: a commit writes a few of them, however little is on each."""
 
 CODES = {Disposition.TRAINED: 1, Disposition.EXPIRED: 2, Disposition.REJECTED: 3}
 DISPOSITIONS = {code: disposition for disposition, code in CODES.items()}
 
-# One row for each chunk, in the order of arrival. Positions are never used twice.
+# One row for each chunk, in the order of arrival. Positions are never used twice. Its body is in a
+# segment; those that version 2 and earlier wrote are in the row.
+# `segments` has the numbers of those that were ever named, until they are deleted.
 # `settled` keeps, for each run, the keys of rows that retention took away, and their sums.
 # `reports` keeps what devices said of their runs, so that the audit outlives a restart.
 TABLES = """
@@ -32,8 +35,12 @@ CREATE TABLE chunks (
     body_bytes INTEGER NOT NULL,
     reason TEXT NOT NULL,
     body BLOB,
+    segment INTEGER,
+    start INTEGER,
+    length INTEGER,
     UNIQUE (device, run, seq)
 );
+CREATE TABLE segments (number INTEGER PRIMARY KEY);
 CREATE TABLE settled (
     device TEXT NOT NULL,
     run BLOB NOT NULL,
@@ -55,12 +62,20 @@ CREATE TABLE reports (
     PRIMARY KEY (device, run)
 ) WITHOUT ROWID;
 """
-FROM_VERSION_1 = "ALTER TABLE reports ADD COLUMN expired BLOB NOT NULL DEFAULT x'';"
+FROM_VERSION_2 = """
+ALTER TABLE chunks ADD COLUMN segment INTEGER;
+ALTER TABLE chunks ADD COLUMN start INTEGER;
+ALTER TABLE chunks ADD COLUMN length INTEGER;
+CREATE TABLE segments (number INTEGER PRIMARY KEY);
+"""
+FROM_VERSION_1 = (
+    f"ALTER TABLE reports ADD COLUMN expired BLOB NOT NULL DEFAULT x'';{FROM_VERSION_2}"
+)
 
 INSERT_CHUNK = """
-INSERT INTO chunks (device, run, seq, disposition, policy_version, transitions, episodes,
-                    body_bytes, reason, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO chunks (position, device, run, seq, disposition, policy_version, transitions, episodes,
+                    body_bytes, reason, segment, start, length)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 KEYS = "SELECT device, run, seq, disposition FROM chunks ORDER BY position"
 SETTLED = "SELECT device, run, trained, expired, rejected FROM settled"
@@ -70,20 +85,28 @@ FROM (SELECT transitions, episodes, body_bytes FROM chunks
       UNION ALL SELECT transitions, episodes, body_bytes FROM settled)
 """
 LAST_POSITION = "SELECT seq FROM sqlite_sequence WHERE name = 'chunks'"
-HELD = "SELECT coalesce(sum(length(body)), 0), count(*) FROM chunks"
+HELD = "SELECT coalesce(sum(coalesce(length, length(body))), 0), count(*) FROM chunks"
+ROWS_IN_SEGMENTS = """
+SELECT segment, count(*) FROM chunks WHERE segment IS NOT NULL GROUP BY segment
+"""
+SEGMENTS = "SELECT number FROM segments"
+PUT_SEGMENT = "INSERT OR IGNORE INTO segments (number) VALUES (?)"
+FORGET_SEGMENT = "DELETE FROM segments WHERE number = ?"
 KEY_AT = "SELECT device, run, seq, disposition FROM chunks WHERE position = ?"
 REDISPOSE = "UPDATE chunks SET disposition = ? WHERE position = ?"
 AFTER = """
-SELECT position, device, run, seq, disposition, policy_version, body FROM chunks
-WHERE position > ? AND body IS NOT NULL ORDER BY position LIMIT ?
+SELECT position, device, run, seq, disposition, policy_version, body, segment, start, length
+FROM chunks
+WHERE position > ? AND (segment IS NOT NULL OR body IS NOT NULL) ORDER BY position LIMIT ?
 """
 BEFORE = """
-SELECT position, device, run, seq, disposition, policy_version, body FROM chunks
-WHERE position < ? AND body IS NOT NULL ORDER BY position DESC LIMIT ?
+SELECT position, device, run, seq, disposition, policy_version, body, segment, start, length
+FROM chunks
+WHERE position < ? AND (segment IS NOT NULL OR body IS NOT NULL) ORDER BY position DESC LIMIT ?
 """
 OLDEST = """
 SELECT position, device, run, seq, disposition, transitions, episodes, body_bytes,
-       coalesce(length(body), 0)
+       segment, coalesce(length, length(body), 0)
 FROM chunks WHERE position > ? AND position <= ? ORDER BY position LIMIT ?
 """
 DELETE_CHUNK = "DELETE FROM chunks WHERE position = ?"
@@ -134,7 +157,7 @@ def prepare(connection: sqlite3.Connection, where: str) -> None:
     # Some systems' SQLite overwrites what is deleted: all that is pruned would be written again.
     connection.execute("PRAGMA secure_delete = FAST")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    steps = {0: TABLES, 1: FROM_VERSION_1}.get(version)
+    steps = {0: TABLES, 1: FROM_VERSION_1, 2: FROM_VERSION_2}.get(version)
     if steps is not None:
         connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     elif version != SCHEMA_VERSION:

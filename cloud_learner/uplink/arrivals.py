@@ -126,7 +126,7 @@ def open_chunks(
         if decided(run).contains(envelope.key.seq):
             arrivals.append(_duplicate(envelope))
         else:
-            arrivals.append(_arrival(envelope, standard))
+            arrivals.append(_arrival(envelope, message.payload, standard))
     return OpenedChunks(arrivals, refusals)
 
 
@@ -152,7 +152,7 @@ def open_reports(messages: Sequence[Message]) -> OpenedReports:
     return opened
 
 
-def _arrival(envelope: Envelope, standard: Standard) -> Arrival:
+def _arrival(envelope: Envelope, frame: bytes, standard: Standard) -> Arrival:
     chunk: Chunk | None = None
     try:
         chunk = decode_chunk(envelope.body)
@@ -169,6 +169,7 @@ def _arrival(envelope: Envelope, standard: Standard) -> Arrival:
         transitions=chunk.transitions,
         episodes=len(chunk.episodes),
         reason=verdict.reason,
+        frame=frame,
     )
     return Arrival(entry, envelope.oldest_seq, chunk, verdict.version_updates, verdict.detail)
 

@@ -2,12 +2,18 @@
 
 It is `compression.zstd` of Python 3.14's standard library, and its backport before that. A reader
 learns the size of a frame first, and then no more than that is ever allocated.
+
+Their decompressors serve one frame each, and copy what comes out twice. Where `zstandard` is
+installed, as it is on a learner, chunks are opened by it: a thread keeps its decompressor, which
+writes once. It is imported with the first of them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 if sys.version_info >= (3, 14):
@@ -21,6 +27,8 @@ ZstdError = _zstd.ZstdError
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _CHECKSUM_FLAG: Final = 4  # of the frame header's descriptor, the byte after the magic: RFC 8878
 _MAX_WINDOW_LOG: Final = 27  # 128 MiB, zstd's own limit
+_AT_ONCE: Final = range(64 * 1024, 8 * 1024 * 1024)
+"""Sizes at which a kept decompressor is worth it; far below what a hostile frame may claim."""
 _Parameter = _zstd.CompressionParameter
 _NOISE: Final[Mapping[int, int]] = {
     _Parameter.strategy: _zstd.Strategy.fast,
@@ -93,6 +101,11 @@ def decompress(frame: bytes | memoryview, size: int) -> bytes:
         ZstdError: It is damaged, cut, holds another size, or something follows it.
         MemoryError: There is no memory for it.
     """
+    at_once = _at_once() if size in _AT_ONCE else None
+    if at_once is not None and content_size(frame) == size:
+        whole = at_once(frame)
+        if whole is not None:
+            return whole
     decompressor = _zstd.ZstdDecompressor(options=_BOUND)
     raw = decompressor.decompress(frame, size)
     if not decompressor.eof:
@@ -102,3 +115,29 @@ def decompress(frame: bytes | memoryview, size: int) -> bytes:
     if len(raw) != size:
         raise ZstdError(f"it holds {len(raw)} bytes, and must have {size}")
     return raw
+
+
+@lru_cache(1)
+def _at_once() -> Callable[[bytes | memoryview], bytes | None] | None:
+    """Opens a whole frame by `zstandard`; None where that is not installed.
+
+    What it opens comes out as None where something is wrong: the other binding says what.
+    """
+    try:
+        import zstandard  # noqa: PLC0415 - a learner's alone, and heavy
+    except ImportError:
+        return None
+    kept = threading.local()
+
+    def decompress_at_once(frame: bytes | memoryview) -> bytes | None:
+        decompressor = getattr(kept, "decompressor", None)
+        if decompressor is None:
+            window = 1 << _MAX_WINDOW_LOG
+            decompressor = kept.decompressor = zstandard.ZstdDecompressor(max_window_size=window)
+        try:
+            raw: bytes = decompressor.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError:
+            return None
+        return raw
+
+    return decompress_at_once

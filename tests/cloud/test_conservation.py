@@ -265,10 +265,10 @@ class FleetUnderFaults(RuleBasedStateMachine):
     def _fails_to_commit(self, entries: list[Entry]) -> None:
         """The disk refuses: nothing is decided, so nothing is acknowledged."""
         before = self.journal.runs()
-        self.journal._connection.execute("PRAGMA query_only = ON")
+        self.journal._index._connection.execute("PRAGMA query_only = ON")
         with pytest.raises(JournalError):
             self.journal.append_many(entries)
-        self.journal._connection.execute("PRAGMA query_only = OFF")
+        self.journal._index._connection.execute("PRAGMA query_only = OFF")
         assert self.journal.runs() == before
 
 

@@ -190,7 +190,7 @@ async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_hea
     tmp_path: Path,
 ) -> None:
     async with ingesting(tmp_path, max_file_bytes=262_144) as bench:
-        bench.journal._connection.execute("PRAGMA max_page_count = 1")
+        bench.journal._max_bytes = 1
         device = SimDevice("pi-1")
         key = device.produce(encode_chunk(replace(make_chunk(SPEC, steps=4000), policy_version=1)))
         bench.inbox.offer(device.message(key))
@@ -199,7 +199,7 @@ async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_hea
         await until(lambda: bench.fleet.audit().total.in_flight == 1)
         assert bench.acks == []
         assert events_of(bench, "learner") == ["journal_full"]
-        bench.journal._connection.execute("PRAGMA max_page_count = 10000")
+        bench.journal._max_bytes = 1 << 30
         await until(lambda: bool(bench.acks))
         assert bench.fleet.learner_state != "journal_full"
         assert events_of(bench, "learner") == ["journal_full_cleared", "journal_full"]
@@ -224,7 +224,7 @@ async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_
     monkeypatch.setattr("cloud_learner.uplink.ingest.open_chunks", open_and_note)
     async with ingesting(tmp_path) as bench:
         device = SimDevice("pi-1")
-        with bench.journal._lock:  # the disk is slow
+        with bench.journal._index._lock:  # the disk is slow
             for groups in (1, 2, 3):  # one is written, one waits, one is held back
                 bench.inbox.offer(device.message(device.produce(GOOD)))
                 await until(lambda groups=groups: len(opened) == groups)  # type: ignore[misc]
@@ -244,7 +244,7 @@ async def test_the_same_chunk_twice_in_what_waits_for_the_journal_counts_once(
     async with ingesting(tmp_path) as bench:
         device = SimDevice("pi-1")
         message = device.message(device.produce(GOOD))
-        with bench.journal._lock:
+        with bench.journal._index._lock:
             for _ in range(3):
                 bench.inbox.offer(message)
                 await until(lambda: not len(bench.inbox.chunks))

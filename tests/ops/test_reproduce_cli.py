@@ -13,9 +13,10 @@ import pytest
 from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, short_run
 
 from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
+from cloud_learner.journal.reader import JournalReader
 from cloud_learner.training.checkpoint import newest_checkpoint
 from shoal.errors import PolicyLogError
-from shoal.trajectory import Chunk, decode_chunk, encode_chunk
+from shoal.trajectory import Chunk, encode_chunk
 from shoalctl.cli import run
 from shoalctl.reproduce_cli import _Policies
 
@@ -58,13 +59,15 @@ def test_a_version_that_is_published_while_it_reads_is_looked_up_too(tmp_path: P
 
 def forge(made: ShortRun, seq: int, change: Callable[[Chunk], Chunk]) -> None:
     """Changes a chunk of the newest run, as a device that lies would have sent it."""
+    with JournalReader(made.state.journal) as reader:
+        run = next(each.key for each in reader.runs() if each.key.run_id == RUN_ID)
+        item = next(reader.chunks(run, first_seq=seq))
+    forged = encode_chunk(change(item.chunk))
     connection = sqlite3.connect(made.state.journal)
-    key = (RUN_ID, seq)
-    (body,) = connection.execute(
-        "SELECT body FROM chunks WHERE run = ? AND seq = ?", key
-    ).fetchone()
-    forged = encode_chunk(change(decode_chunk(body)))
-    connection.execute("UPDATE chunks SET body = ? WHERE run = ? AND seq = ?", (forged, *key))
+    connection.execute(
+        "UPDATE chunks SET body = ?, segment = NULL WHERE run = ? AND seq = ?",
+        (forged, RUN_ID, seq),
+    )
     connection.commit()
     connection.close()
 

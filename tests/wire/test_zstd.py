@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +14,20 @@ from shoal import zstd
 
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
 RAW = bytes(range(256)) * 300
+
+
+@pytest.fixture(autouse=True, params=["zstandard", "standard library"], scope="module")
+def binding(request: pytest.FixtureRequest) -> Iterator[str]:
+    """With `zstandard`, as on a learner, and without it, as on a device."""
+    with pytest.MonkeyPatch.context() as patch:
+        zstd._at_once.cache_clear()
+        if request.param == "zstandard":
+            pytest.importorskip("zstandard")
+        else:
+            patch.setitem(sys.modules, "zstandard", None)
+        assert (zstd._at_once() is None) is (request.param != "zstandard")
+        yield request.param
+    zstd._at_once.cache_clear()
 
 
 @given(st.binary(max_size=2000), st.integers(1, 300), st.integers(1, 5), st.booleans())
@@ -72,3 +90,22 @@ def test_what_is_not_a_frame_has_no_size(data: bytes) -> None:
 
 def test_a_frame_that_does_not_say_its_size_is_told_apart() -> None:
     assert zstd.content_size(b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00") is None
+
+
+def test_threads_open_frames_side_by_side() -> None:
+    raws = [bytes([at]) * 70_000 + bytes(range(256)) * at for at in range(8)]
+    frames = [zstd.compress(raw, level=1, checksum=True) for raw in raws]
+    opened: dict[int, list[bytes]] = {}
+
+    def open_all(turn: int) -> None:
+        opened[turn] = [
+            zstd.decompress(memoryview(frame), len(raw))
+            for frame, raw in zip(frames, raws, strict=True)
+        ]
+
+    threads = [threading.Thread(target=open_all, args=(turn,)) for turn in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened == dict.fromkeys(range(4), raws)

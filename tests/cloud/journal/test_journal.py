@@ -1,24 +1,30 @@
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from old_journals import write_old_journal
+from strategies import cartpole_spec, make_chunk
 
 from cloud_learner.config import JournalConfig
 from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.reader import JournalReader
 from cloud_learner.journal.records import Entry, JournalTotals
+from cloud_learner.journal.segments import Segments, name_of
 from cloud_learner.training.cursor import Cursor
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
-from shoal.trajectory import ChunkKey
+from shoal.trajectory import ChunkKey, encode_chunk
 
 RUN = RunKey("pi-1", bytes(16))
 START = Cursor(0, Ranges())
+CHUNK = make_chunk(cartpole_spec())
 
 
 def entry(
@@ -154,16 +160,121 @@ def test_reports_of_devices_outlive_a_restart(tmp_path: Path) -> None:
         assert journal.reports() == {RUN: report}
 
 
-def test_goes_on_with_a_journal_of_the_version_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_goes_on_with_the_journal_of_an_earlier_version(version: int, tmp_path: Path) -> None:
+    old = [entry(0), entry(1, Disposition.EXPIRED), entry(2, Disposition.REJECTED, body=b"")]
+    write_old_journal(tmp_path / "journal.db", old, version=version)
     with opened(tmp_path) as journal:
-        journal.save_reports({RUN: RunReport(9, Ranges.of([7, 8]), Ranges.of([0]))})
-    connection = sqlite3.connect(tmp_path / "journal.db")
-    connection.executescript("ALTER TABLE reports DROP COLUMN expired; PRAGMA user_version = 1;")
-    connection.close()
-    with opened(tmp_path) as journal:
-        assert journal.reports() == {RUN: RunReport(9, Ranges.of([7, 8]), Ranges.of([0]))}
+        assert journal.decided(RUN) == Decided(Ranges.of([0]), Ranges.of([1]), Ranges.of([2]))
+        assert [bytes(record.body) for record in journal.since(START)] == [b"body", b"body"]
+        assert journal.append_many([entry(1), entry(3, body=b"new")]) == [None, 4]
         journal.save_reports({RUN: RunReport(9, Ranges(), Ranges(), Ranges.of([3]))})
+    with opened(tmp_path, retain_bytes=0) as journal:
+        bodies = [bytes(record.body) for record in journal.since(START)]
+        assert bodies == [b"body", b"body", b"new"]
+        assert journal.totals == JournalTotals(4 * 8, 4, 11)
         assert journal.reports()[RUN].expired == Ranges.of([3])
+        assert journal.prune(Cursor(3, Ranges())) == 3
+        assert [record.position for record in journal.newest_first()] == [4]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_reads_the_journal_of_an_earlier_version_without_changing_it(
+    version: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.db"
+    write_old_journal(path, [entry(0, body=encode_chunk(CHUNK))], version=version)
+    before = path.read_bytes()
+    with JournalReader(path) as reader:
+        (run,) = reader.runs()
+        (item,) = reader.chunks(run.key)
+        assert item.chunk.rewards.tobytes() == CHUNK.rewards.tobytes()
+    assert path.read_bytes() == before
+
+
+def segments_of(path: Path) -> list[Path]:
+    return sorted((path / "journal.db-segments").iterdir())
+
+
+def test_a_segment_goes_when_the_last_chunk_in_it_does(tmp_path: Path) -> None:
+    with opened(tmp_path, retain_bytes=0) as journal:
+        journal._segments._segment_bytes = 1000
+        for seq in range(6):
+            journal.append_many([entry(seq, body=bytes(600))])
+        assert len(segments_of(tmp_path)) == 3
+        journal.prune(Cursor(3, Ranges()))
+        assert [path.name for path in segments_of(tmp_path)] == [name_of(2), name_of(3)]
+        assert [record.position for record in journal.newest_first()] == [6, 5, 4]
+        journal.prune(Cursor(6, Ranges()))
+        assert segments_of(tmp_path) == []
+        assert journal.append_many([entry(7)]) == [7]
+        assert [bytes(record.body) for record in journal.newest_first()] == [b"body"]
+
+
+def test_a_segment_that_a_crash_kept_from_being_deleted_goes_with_the_next_start(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, retain_bytes=0) as journal:
+        journal.append_many([entry(0)])
+        (segment,) = segments_of(tmp_path)
+        content = segment.read_bytes()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Segments, "delete", lambda *_: frozenset())
+            journal.prune(Cursor(1, Ranges()))
+    assert segment.read_bytes() == content
+    with opened(tmp_path):
+        assert not segment.exists()
+
+
+def test_segments_that_the_index_never_named_are_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.append_many([entry(0)])
+    for path in tmp_path.glob("journal.db*"):
+        if path.is_file():
+            path.unlink()
+    (other,) = segments_of(tmp_path)
+    with opened(tmp_path, retain_bytes=0) as journal:
+        journal.append_many([entry(0)])
+        journal.prune(Cursor(1, Ranges()))
+    assert segments_of(tmp_path) == [other]
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("happens", [damage, lambda path: os.truncate(path, 20), Path.unlink])
+def test_a_body_that_the_disk_damaged_is_never_served_and_the_others_are(
+    happens: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as journal:
+        journal.append_many([entry(0, body=b"damaged")])
+        journal._segments.close()
+        journal.append_many([entry(1)])
+    happens(segments_of(tmp_path)[0])
+    with opened(tmp_path) as journal:
+        assert [bytes(record.body) for record in journal.since(START)] == [b"", b"body"]
+        assert journal.decided(RUN).trained == Ranges.upto(2)
+    assert "segment_damaged" in caplog.text
+    with (
+        JournalReader(tmp_path / "journal.db") as reader,
+        pytest.raises(JournalError, match=r"chunk 0 of pi-1 .* is damaged"),
+    ):
+        list(reader.chunks(RUN))
+
+
+def test_a_reader_skips_what_the_learner_deletes_while_it_reads(tmp_path: Path) -> None:
+    with opened(tmp_path, retain_bytes=0) as journal:
+        for seq in range(3):
+            journal.append_many([entry(seq, body=encode_chunk(CHUNK))])
+            journal._segments.close()  # each in a segment of its own
+        with JournalReader(tmp_path / "journal.db") as reader:
+            reading = reader.chunks(RUN)
+            assert next(reading).seq == 0
+            journal.prune(Cursor(2, Ranges()))
+            assert [item.seq for item in reading] == [2]
 
 
 def test_refuses_a_file_that_is_no_journal(tmp_path: Path) -> None:
