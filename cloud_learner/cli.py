@@ -216,8 +216,15 @@ def _run(
     overrides: dict[str, object] = {
         key: value.absolute() if isinstance(value, Path) else value for key, value in flags.items()
     }
-    overrides["gradients.shards"] = Flag("--shards", flags.get("gradients.shards"))
+    shards = flags.get("gradients.shards")
+    overrides["gradients.shards"] = Flag("--shards", shards)
     learner_config = load_config(LearnerConfig, config, overrides=overrides)
+    mode = learner_config.training.mode
+    if shards is not None and mode != "gradients":
+        raise ConfigError(
+            f"--shards is of the weights that gradients change, and training.mode is {mode!r}: set "
+            'mode = "gradients" under [training], or leave --shards out'
+        )
     with Handshakes.listening() as handshakes:
         setup_logging(log_level)
         from cloud_learner import app  # torch: only once the configuration is known to be good

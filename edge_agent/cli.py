@@ -113,11 +113,16 @@ def run_command(
         seed=seed,
         broker=broker,
         server=server,
+        mode=mode,
+        update_interval=update_interval,
         settings=settings,
     )
-    flags["mode"] = Flag("--mode", mode)
-    flags["gradients.update_interval"] = Flag("--update-interval", update_interval)
     loaded = load_config(AgentConfig, config, overrides=flags)
+    if update_interval is not None and loaded.mode != "gradients":
+        raise ConfigError(
+            f"--update-interval is of gradients, and this device sends {loaded.mode}: add"
+            " --mode gradients"
+        )
     setup_logging(log_level)
     from edge_agent.agent import run
 
@@ -287,16 +292,7 @@ def enroll_command(
 
 def _print(findings: Sequence[Finding], output: Output) -> None:
     if output is Output.JSON:
-        items = [
-            {
-                "name": each.name,
-                "ok": each.ok,
-                "level": each.level.value,
-                "detail": each.detail,
-                "exit_code": each.exit_code,
-            }
-            for each in findings
-        ]
+        items = [each.as_item() for each in findings]
         typer.echo(json.dumps({"schema": "shoal.v1.AgentCheck", "items": items}))
         return
     for each in findings:
@@ -346,6 +342,8 @@ def overrides(
     broker: str | None,
     server: str | None,
     settings: list[str] | None,
+    mode: str | None = None,
+    update_interval: int | None = None,
 ) -> dict[str, Flag]:
     """Flags by dotted keys; a flag of its own wins over `--set`.
 
@@ -360,6 +358,8 @@ def overrides(
         "env.id": Flag("--env", env),
         "env.num_envs": Flag("--num-envs", num_envs),
         "env.seed": Flag("--seed", seed),
+        "mode": Flag("--mode", mode),
+        "gradients.update_interval": Flag("--update-interval", update_interval),
     }
     for name, table, address in (
         ("--broker", "broker", broker),

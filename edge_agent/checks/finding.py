@@ -45,6 +45,16 @@ class Finding:
         """Whether an agent could use it."""
         return self.level in (Level.OK, Level.WARN)
 
+    def as_item(self) -> dict[str, object]:
+        """As `agent check -o json` lists it."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "level": self.level.value,
+            "detail": self.detail,
+            "exit_code": self.exit_code,
+        }
+
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """The code of the first fault, or 0."""

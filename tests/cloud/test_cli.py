@@ -81,3 +81,15 @@ def test_a_number_of_shards_that_makes_no_sense_is_refused(tmp_path: Path, ident
     path = write_config(tmp_path, identity)
     result = learner("run", "--config", str(path), "--shards", "0")
     assert (result.returncode, "gradients.shards = 0" in one_line(result)) == (4, True)
+
+
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_shards_are_refused_where_no_gradients_come(
+    tmp_path: Path, identity: Path, command: str
+) -> None:
+    path = write_config(tmp_path, identity)
+    result = learner(command, "--config", str(path), "--shards", "2")
+    assert result.returncode == 4
+    assert "training.mode is 'async'" in one_line(result)
+    assert 'set mode = "gradients"' in one_line(result)
+    assert not (tmp_path / "state").exists()
