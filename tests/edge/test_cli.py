@@ -44,9 +44,7 @@ def test_what_a_flag_says_of_gradients_is_never_passed_over(
     assert complaint in capsys.readouterr().err
 
 
-def test_a_flag_of_its_own_wins_over_set(
-    config: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_of_its_own_wins_over_set(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--set", "mode=gradient", "--mode", "trajectories")
     assert run(["agent", "run", "--config", config, *flags]) == 4
     assert "nobody" in capsys.readouterr().err  # the identity, which comes after the configuration

@@ -45,6 +45,25 @@ def test_a_fleet_has_keys_identities_and_configurations_that_load(tmp_path: Path
     assert RevocationList.read(crl, chain=chain).serials == frozenset()
 
 
+def test_ports_are_chosen_and_all_files_agree_on_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "fleet"
+    ports = ("--broker-port", "18883", "--server-port", "15051", "--enrollment-port", "18444")
+    assert run(["fleet", "init", "reef", "--dir", str(directory), *ports]) == 0
+    broker = load_config(BrokerConfig, directory / "broker.toml", environ={})
+    learner = load_config(LearnerConfig, directory / "learner.toml", environ={})
+    addresses = load_enrollment(directory).addresses
+    assert (broker.port, learner.broker.port, learner.server.port) == (18883, 18883, 15051)
+    told = (addresses.broker, addresses.parameter_server, addresses.enrollment)
+    assert [each.rpartition(":")[2] for each in told] == ["18883", "15051", "18444"]
+    capsys.readouterr()
+    twice = ("--broker-port", "18883", "--server-port", "18883")
+    assert run(["fleet", "init", "reef", "--dir", str(tmp_path / "other"), *twice]) == 4
+    assert "a port of its own" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
 def test_only_the_owner_may_look_into_a_fleet_and_keys_are_his_alone(tmp_path: Path) -> None:
     directory = tmp_path / "fleet"
     make_fleet(directory, FleetPlan("reef"))

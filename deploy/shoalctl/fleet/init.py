@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BROKER_PORT, SERVER_PORT, ENROLLMENT_PORT = 8883, 50051, 8444
 _ANY = "0.0.0.0"  # noqa: S104 - devices come from elsewhere; each needs a certificate of the fleet
 _LOOPBACK = "127.0.0.1"
+Port = Annotated[int, typer.Option(min=1, max=65_535, help="Where it listens.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,29 @@ class FleetPlan:
         fleet: Its name.
         hosts: Names and addresses that devices reach it by, the one they are told first; none: only
             this machine does.
+        broker_port: Where the broker listens.
+        server_port: Where the learner's gRPC server does.
+        enrollment_port: Where enrolment does.
     """
 
     fleet: str
     hosts: Sequence[str] = ()
+    broker_port: int = BROKER_PORT
+    server_port: int = SERVER_PORT
+    enrollment_port: int = ENROLLMENT_PORT
+
+    def __post_init__(self) -> None:
+        """Three services share one host.
+
+        Raises:
+            ConfigError: Two have one port.
+        """
+        ports = (self.broker_port, self.server_port, self.enrollment_port)
+        if len(set(ports)) < len(ports):
+            raise ConfigError(
+                f"broker, server and enrolment listen on {', '.join(map(str, ports))}: give each a "
+                "port of its own"
+            )
 
 
 def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None) -> FleetPki:
@@ -101,7 +121,7 @@ def _configurations(plan: FleetPlan) -> Mapping[str, Mapping[str, Mapping[str, o
                 "devices_file": "devices",
                 "revocation_list": "revoked.crl",
                 "host": listen,
-                "port": BROKER_PORT,
+                "port": plan.broker_port,
             }
         },
         "learner.toml": {
@@ -110,10 +130,10 @@ def _configurations(plan: FleetPlan) -> Mapping[str, Mapping[str, Mapping[str, o
                 "identity": "identities/learner",
                 "state_dir": "learner",
             },
-            "broker": {"host": _LOOPBACK, "port": BROKER_PORT},
+            "broker": {"host": _LOOPBACK, "port": plan.broker_port},
             "server": {
                 "host": listen,
-                "port": SERVER_PORT,
+                "port": plan.server_port,
                 "revocation_list": "revoked.crl",
             },
         },
@@ -126,12 +146,12 @@ def _configurations(plan: FleetPlan) -> Mapping[str, Mapping[str, Mapping[str, o
                 "revocation_list": "revoked.crl",
                 "broker_config": "broker.toml",
                 "host": listen,
-                "port": ENROLLMENT_PORT,
+                "port": plan.enrollment_port,
             },
             "addresses": {
-                "broker": f"{shown}:{BROKER_PORT}",
-                "parameter_server": f"{shown}:{SERVER_PORT}",
-                "enrollment": f"{shown}:{ENROLLMENT_PORT}",
+                "broker": f"{shown}:{plan.broker_port}",
+                "parameter_server": f"{shown}:{plan.server_port}",
+                "enrollment": f"{shown}:{plan.enrollment_port}",
             },
         },
     }
@@ -177,13 +197,17 @@ def init(
         Path | None,
         typer.Option(help="Where the keys of the root CA and of policies go, to be carried away."),
     ] = None,
+    broker_port: Port = BROKER_PORT,
+    server_port: Port = SERVER_PORT,
+    enrollment_port: Port = ENROLLMENT_PORT,
 ) -> None:
     """Make a fleet: CA, policy signing key, identities and configuration, in one directory.
 
     Whoever reads that directory can add devices and sign policies: keep it off the devices.
     With --offline-root he can sign policies for a while, and is stopped by the next delegate.
     """
-    pki = make_fleet(directory, FleetPlan(fleet, tuple(host or ())), offline=offline_root)
+    plan = FleetPlan(fleet, tuple(host or ()), broker_port, server_port, enrollment_port)
+    pki = make_fleet(directory, plan, offline=offline_root)
     typer.echo(pki.directory)
     typer.echo(f"CA fingerprint: {pki.fingerprint}", err=True)
     if offline_root is not None:
