@@ -15,7 +15,9 @@ from cloud_learner.dispatch.config import specs_of
 from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
-from cloud_learner.downlink.signing import load_signing_key
+from cloud_learner.downlink.delegation_watch import check_signer, watch_delegation
+from cloud_learner.downlink.signing import load_signer
+from cloud_learner.fleet.event_store import EventStore, save_events
 from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
 from cloud_learner.fleet.service import FleetService
@@ -55,11 +57,12 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
     torch.set_num_threads(config.training.threads)
     topics = Topics(config.fleet)
     identity = Identity.load(config.identity)
-    signing_key = load_signing_key(identity)
+    signer = load_signer(identity, config.fleet)
+    check_signer(signer, time.time())
     state = StateDir.open(config.state_dir, resume=resume)
     rng = random.Random()
     async with AsyncExitStack() as stack:
-        core = open_core(config, state, signing_key, stack, rng=rng)
+        core = open_core(config, state, signer.key, stack, rng=rng, held_delegation=signer.held)
         parts, trainer = core.parts, core.trainer
         inbox = Inbox.of(config.ingest.max_queued_messages)
         subscriber = Subscriber(config.broker, identity, topics, inbox, rng=rng)
@@ -87,8 +90,10 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             fleet=config.fleet,
             task_of=dispatch.task_of,
         )
+        event_store = stack.enter_context(EventStore(state.events))
+        event_store.fill(parts.fleet.log)
         events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
-        rollout = open_rollouts(config, state, core, signing_key.public_key().public_bytes_raw())
+        rollout = open_rollouts(config, state, core, signer.root.public_bytes_raw())
         services: list[Service] = [
             parts.parameter_server,
             fleet_service,
@@ -117,11 +122,15 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             "appetite": appetite.serve,
             "trainer": lambda: trainer.serve(core.restored),
             "dispatch": dispatch.serve,
+            "events": lambda: save_events(parts.fleet.log, event_store),
             "rollouts": rollout.rollouts.serve,
             "grpc": server.serve,
             "active": core.active.save_often,
             "revocations": revocations.follow,
         }
+        if signer.held is not None:
+            delegation = signer.held.delegation
+            running["delegation"] = lambda: watch_delegation(delegation, parts.fleet)
         if handshakes is not None:
             running["handshakes"] = lambda: tell_refused(
                 handshakes, parts.fleet, parts.counters, Throttle(WARN_AGAIN_S)

@@ -14,6 +14,7 @@ from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.active_policies import ActivePolicies
 from cloud_learner.downlink.parameter_server import ParameterServer
+from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.downlink.version_jumps import VersionJumps
 from cloud_learner.fleet.fleet import Fleet, LearnerFacts
 from cloud_learner.gradients.making import check_gradients, live_of, make_gradient_source
@@ -60,6 +61,7 @@ def open_core(
     stack: AsyncExitStack,
     *,
     rng: random.Random,
+    held_delegation: HeldDelegation | None = None,
 ) -> Core:
     """Opens what lies in the state directory and builds on it.
 
@@ -69,6 +71,7 @@ def open_core(
         signing_key: Signs policies.
         stack: Closes what is opened here.
         rng: For the jitter of retries.
+        held_delegation: By whose leave the key signs; None: it is the policy key itself.
 
     Raises:
         ShoalError: Something on disk is damaged or in use, or the configuration does not fit it.
@@ -90,6 +93,7 @@ def open_core(
         checkpoints=checkpoints,
         checkpoint=checkpoint,
         pinned=rollouts.pinned,
+        held=held_delegation,
     )
     counters: Counter[str] = Counter()
     metrics = stack.enter_context(

@@ -12,6 +12,7 @@ from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.active_policies import ActivePolicies, InUse
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reoffer import last_episodes, last_fingerprint
 from cloud_learner.state_dir import StateDir
@@ -56,6 +57,7 @@ class Stored:
         checkpoints: CheckpointStore,
         checkpoint: Checkpoint | None,
         pinned: InUse = frozenset,
+        held: HeldDelegation | None = None,
     ) -> Self:
         """Opens policy log and journal beside checkpoints that were read.
 
@@ -67,6 +69,7 @@ class Stored:
             checkpoints: Of this directory.
             checkpoint: The newest of them.
             pinned: Says which policy versions are never deleted.
+            held: By whose leave the key signs; None: it is the policy key itself.
 
         Raises:
             ShoalError: Something on disk is damaged or in use.
@@ -78,7 +81,10 @@ class Stored:
                 state.policies,
                 signing_key,
                 config.fleet,
+                held=held,
                 keep=config.policies_kept,
+                retain_bytes=config.policies_retain_bytes,
+                keep_per_doubling=config.policies_per_doubling,
                 after_version=max(saved_version, config.policies_after_version),
                 in_use=active.versions,
                 pinned=pinned,

@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from policy_publisher import Publisher
 from edge_agent.acting.actor import Actor
 from edge_agent.environments.env import Environments
 from edge_agent.policies.policy_store import PolicyStore
+from shoal.errors import PolicyRejected
 
 FAILED = 99
 
@@ -107,6 +109,27 @@ class Operation:
     before: Callable[[Device], None]
     do: Callable[[Device], None]
     after: tuple[int, ...]
+    revoked: Callable[[Device], int] | None = None  # what acts once a revoked delegate had a try
+
+
+def delegated(*offers: tuple[int, int]) -> Callable[[Device], None]:
+    """Offers versions that delegates of some generation signed."""
+
+    def do(device: Device) -> None:
+        with device.store() as policies:
+            for version, generation in offers:
+                publisher = device.publisher.delegating(generation)
+                published = publisher.publish(version)
+                policies.offer(published.bundle, published.fetch)
+
+    return do
+
+
+def old_delegate(device: Device) -> int:
+    """The version that acts once a delegate of generation 1 offered version 3."""
+    with suppress(PolicyRejected):
+        delegated((3, 1))(device)
+    return act(device)
 
 
 OPERATIONS = {
@@ -116,6 +139,7 @@ OPERATIONS = {
     "two_at_once": Operation(offer(1), offer(2, 3), (1, 2, 3)),
     "late": Operation(offer(1), accept(2, 3, 4), (1, 3, 4)),
     "condemn": Operation(offer(1, 2), condemn, (1, 2)),
+    "rotation": Operation(delegated((1, 1)), delegated((2, 2)), (1, 2), old_delegate),
     "start": Operation(offer(1, 2), tidy, (2,)),
 }
 
@@ -170,7 +194,10 @@ def table(directory: Path, operation: Operation, publisher: Publisher) -> list[d
             if ended == 0:
                 break
             assert ended == -signal.SIGKILL, ended
-            row = {"acted": forked(partial(act, device)), "then": forked(partial(resend, device))}
+            row = {"acted": forked(partial(act, device))}
+            if operation.revoked is not None:
+                row["revoked"] = forked(partial(operation.revoked, device))
+            row["then"] = forked(partial(resend, device))
             rows.append({"step": step, "power_cut": power_cut, **row})
             shutil.rmtree(device.directory)
     return rows

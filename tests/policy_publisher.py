@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from policy_graphs import GraphWriter, Weights
 from strategies import some_observations
 
 from edge_agent.policies.policy import Policy
+from shoal.delegation import Delegation, sign_delegation
 from shoal.layout import ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import (
@@ -43,11 +45,34 @@ class Publisher:
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
     hidden: tuple[int, ...] = (8,)
     memory: int = 0
+    delegate: tuple[Ed25519PrivateKey, bytes] | None = None  # signs by that delegation
     changes: dict[str, Any] = field(default_factory=dict)  # of every manifest
 
     @property
     def public_key(self) -> bytes:
         return self.key.public_key().public_bytes_raw()
+
+    def delegating(
+        self,
+        generation: int,
+        *,
+        begins_s: float = -300.0,
+        lasts_s: float = 86_400.0,
+        root: Ed25519PrivateKey | None = None,
+        **changes: Any,  # noqa: ANN401 - whatever a delegation says
+    ) -> Publisher:
+        """The same with a delegate that signs; its dates count from now."""
+        now_s = time.time()
+        key = Ed25519PrivateKey.generate()
+        delegation = Delegation(
+            fleet=self.fleet,
+            public_key=key.public_key().public_bytes_raw(),
+            generation=generation,
+            not_before_s=int(now_s + begins_s),
+            not_after_s=int(now_s + begins_s + lasts_s),
+        )
+        signed = sign_delegation(replace(delegation, **changes), root or self.key)
+        return replace(self, delegate=(key, signed))
 
     def weights(self, seed: int = 0) -> Weights:
         writer = GraphWriter(self.spec, hidden=self.hidden, seed=seed, memory=self.memory)
@@ -78,11 +103,13 @@ class Publisher:
         encoded = encode_golden(golden)
         manifest = replace(manifest, golden_digest=sha256(encoded), **changes)  # type: ignore[arg-type]
         signed = encode_manifest(manifest)
+        key, delegation = self.delegate or (self.key, b"")
         bundle = Bundle(
             manifest=signed,
-            signature=self.key.sign(SIGNING_CONTEXT + signed),
+            signature=key.sign(SIGNING_CONTEXT + signed),
             tensors=encode_tensors(weights.tensors),
             golden=encoded,
+            delegation=delegation,
         )
         return Published(manifest, bundle, weights.graph)
 

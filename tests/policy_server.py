@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -190,15 +190,28 @@ class Device:
 
 @asynccontextmanager
 async def device(
-    pki: FleetPki, port: int, directory: Path, publisher: Publisher, *, identity: Path | None = None
+    pki: FleetPki,
+    port: int,
+    directory: Path,
+    publisher: Publisher,
+    *,
+    identity: Path | None = None,
+    clock: Callable[[], float] = time.time,
+    clock_again_s: float = 60.0,
 ) -> AsyncIterator[Device]:
     events = Events(DEVICE, bytes(16), clock=time.time)
     who = Identity.load(identity or pki.directory / "identities" / DEVICE)
     with PolicyStore(
-        directory, fleet=FLEET, public_key=publisher.public_key, spec=publisher.spec
+        directory, fleet=FLEET, public_key=publisher.public_key, spec=publisher.spec, clock=clock
     ) as policies:
         downlink = Downlink(
-            ServerConfig(port=port), who, policies, events, fleet=FLEET, run_id=RUN_ID
+            ServerConfig(port=port),
+            who,
+            policies,
+            events,
+            fleet=FLEET,
+            run_id=RUN_ID,
+            clock_again_s=clock_again_s,
         )
         saver = PolicySaver(policies, delay_s=0.0)
         following = asyncio.gather(downlink.follow(), downlink.report_active(), saver.serve())

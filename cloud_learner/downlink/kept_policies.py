@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import PolicyLogError, PolicyRejected, WireError
+from shoal.errors import PolicyLogError, PolicyNotKept, PolicyRejected, WireError
 from shoal.policy import Manifest, check_digests, decode_bundle, decode_manifest, sha256
 from shoal.tensors import Array, decode_tensors
 
@@ -62,7 +62,8 @@ class KeptPolicies:
         """One version.
 
         Raises:
-            PolicyLogError: It is not kept, or damaged.
+            PolicyNotKept: It is not there; a learner that is at work may just have deleted it.
+            PolicyLogError: It is damaged.
         """
         path = self._directory / "versions" / f"{version:08d}.bundle"
         try:
@@ -72,7 +73,7 @@ class KeptPolicies:
             graph = self._graph_path(manifest.graph_digest).read_bytes()
             tensors = decode_tensors(bundle.tensors)
         except FileNotFoundError:
-            raise PolicyLogError(self._missing(version)) from None
+            raise PolicyNotKept(self._missing(version)) from None
         except OSError as error:
             raise PolicyLogError(f"{path}: {error.strerror or error}") from error
         except (WireError, PolicyRejected) as error:
@@ -98,6 +99,6 @@ class KeptPolicies:
             return f"{self._directory}: no policy is published yet"
         nearest = min(kept, key=lambda one: abs(one - version))
         return (
-            f"policy version {version} is not kept in {self._directory}: there are {kept[0]} to "
-            f"{kept[-1]}, the nearest is {nearest} (see policies_kept)"
+            f"policy version {version} is not kept in {self._directory}: the nearest of those "
+            f"from {kept[0]} to {kept[-1]} is {nearest} (policies_retain_bytes keeps more)"
         )

@@ -25,6 +25,7 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.downlink.active_policies import InUse
+from cloud_learner.downlink.graph_files import GraphFiles
 from cloud_learner.downlink.log_directory import disk_errors, take_lock
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import (
@@ -36,19 +37,18 @@ from cloud_learner.downlink.published import (
     sign_again,
     sign_policy,
 )
+from cloud_learner.downlink.retention import landmarks, newest_within
+from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.downlink.version_index import VersionIndex
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
 from shoal.logs import get_logger
-from shoal.policy import MAX_GRAPH_BYTES, sha256
+from shoal.policy import MAX_GRAPH_BYTES
 
 MAX_VERSION = 2**62 - 1
 """The highest version that a manifest may carry."""
 DEFAULT_KEPT = 64
 """Versions whose tensors stay on disk when nothing else is asked for."""
-MAX_IN_USE = 64
-"""Older versions that stay because a device has them; of more, the oldest go all the same."""
-
 _BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 _log = get_logger("policy_log")
 
@@ -69,7 +69,10 @@ class PolicyLog:
         signing_key: Ed25519PrivateKey,
         fleet: str,
         *,
+        held: HeldDelegation | None = None,
         keep: int = DEFAULT_KEPT,
+        retain_bytes: int = 0,
+        keep_per_doubling: int = 0,
         after_version: int = 0,
         in_use: InUse = frozenset,
         pinned: InUse = frozenset,
@@ -79,34 +82,44 @@ class PolicyLog:
 
         Args:
             directory: Where the log lives; made when absent.
-            signing_key: Signs every manifest; devices hold its public half.
+            signing_key: Signs every manifest.
             fleet: The fleet the policies are for.
+            held: By whose leave; None: devices hold the public half of `signing_key`.
             keep: Versions whose tensors stay on disk, the newest always among them.
+            retain_bytes: More of them stay, the newest, while all together have no more bytes,
+                up to `MAX_RETAINED`.
+            keep_per_doubling: Of those before, how many stay for each doubling of the distance:
+                see `landmarks`.
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
-            in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
+            in_use: Says which versions devices have: they are kept, however old.
             pinned: Says which versions are kept however many there are: a rollout is about them.
-            clock: Wall clock in seconds, for people only.
+            clock: Wall clock in seconds, for people, and for the end of a delegation.
 
         Raises:
-            PolicyLogError: The log cannot be read or written, is in use, or is another fleet's.
+            PolicyLogError: The log cannot be read or written, is in use, is another fleet's, or a
+                later delegate signed in it.
         """
         self._directory = directory
         self._versions = directory / "versions"
-        self._graphs = directory / "graphs"
+        self._graphs = GraphFiles(graphs := directory / "graphs")
         self._key = signing_key
+        self._held = held
+        self._root = signing_key.public_key() if held is None else held.root
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._retain_bytes = retain_bytes
+        self._keep_per_doubling = keep_per_doubling
         self._in_use = in_use
         self._pinned = pinned
         self._clock = clock
         self._publishing = threading.Lock()
         with disk_errors(directory), ExitStack() as on_failure:
-            for path in (directory, self._versions, self._graphs):
+            for path in (directory, self._versions, graphs):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = take_lock(directory)
             on_failure.callback(os.close, self._lock)
-            leftovers = sum(map(remove_leftovers, (directory, self._versions, self._graphs)))
+            leftovers = sum(map(remove_leftovers, (directory, self._versions, graphs)))
             if leftovers:
                 _log.warning("policy_write_interrupted", leftovers=leftovers)
             self._index = VersionIndex.load(directory / "updates.log")
@@ -115,7 +128,7 @@ class PolicyLog:
             self._prune(self._load(found))
             # A process may have died between renaming a version into place and syncing: from here
             # on it is offered to devices, so it has to survive a power cut.
-            for path in (self._versions, self._graphs, directory, directory.parent):
+            for path in (self._versions, graphs, directory, directory.parent):
                 sync_directory(path)
             on_failure.pop_all()
         self._highest = max(after_version, self._index.highest, *found, 0)
@@ -184,11 +197,11 @@ class PolicyLog:
                 priority_gamma=behaviour.priority_gamma if behaviour else 0.0,
             )
             published = sign_policy(
-                quantized, graph, circumstances, self._key, float_graph=float_graph
+                quantized, graph, circumstances, self._key, float_graph=float_graph, held=self._held
             )
-            self._write_graph(published.manifest.graph_digest, graph)
+            self._graphs.write(published.manifest.graph_digest, graph)
             if float_graph is not None:
-                self._write_graph(published.manifest.float_graph_digest, float_graph)
+                self._graphs.write(published.manifest.float_graph_digest, float_graph)
             return self._keep_version(published)
 
     def publish_again(self, version: int, reason: str) -> Published:
@@ -213,7 +226,8 @@ class PolicyLog:
                 int(self._clock() * 1000),
                 reason,
             )
-            return self._keep_version(sign_again(before, circumstances, self._key))
+            again = sign_again(before, circumstances, self._key, held=self._held)
+            return self._keep_version(again)
 
     def _keep_version(self, published: Published) -> Published:
         write_durably(self._bundle_path(published.version), published.bundle)
@@ -240,6 +254,8 @@ class PolicyLog:
             raise PolicyLogError(f"{self._directory}: the policy log is closed")
         if self._highest >= MAX_VERSION:
             raise PolicyLogError(f"{self._directory}: there is no version above {MAX_VERSION}")
+        if self._held is not None and (problem := self._held.problem(self._clock())):
+            raise PolicyLogError(problem)
         largest = max(map(len, graphs), default=0)
         if largest > MAX_GRAPH_BYTES:
             raise PolicyLogError(
@@ -257,34 +273,32 @@ class PolicyLog:
     def _most_updates(self) -> int:
         return max((info.manifest.updates for info in self._entries.values()), default=0)
 
-    def _write_graph(self, digest: bytes, graph: bytes) -> None:
-        path = self._graph_path(digest)
-        if not path.exists() or path.read_bytes() != graph:
-            write_durably(path, graph)
-
     def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
-        """Keeps the newest versions, and those that devices have.
+        """Keeps the newest versions, those that devices have, and some of all others.
 
         A file that cannot be deleted costs space, nothing else.
         """
         versions = sorted(entries)
-        in_use = sorted(set(self._in_use()).intersection(versions[: -self._keep]))
-        if len(in_use) > MAX_IN_USE:
-            gone = in_use[:-MAX_IN_USE]
-            _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
-        pinned = set(self._pinned()).intersection(versions)
-        wanted = sorted({*in_use[-MAX_IN_USE:], *versions[-self._keep :], *pinned})
+        sizes = {version: entries[version].bundle_bytes for version in versions}
+        wanted = sorted(
+            {
+                *newest_within(sizes, keep=self._keep, retain_bytes=self._retain_bytes),
+                *landmarks(
+                    versions, newest=max(versions, default=0), per_doubling=self._keep_per_doubling
+                ),
+                *set(self._in_use()).union(self._pinned()).intersection(versions),
+            }
+        )
         kept = {version: entries[version] for version in wanted}
-        graphs = {digest.hex() for info in kept.values() for digest in info.graphs}
+        graphs = {digest for info in kept.values() for digest in info.graphs}
         self._entries = kept
         try:
             for version in list(self._versions_on_disk()):
                 # Old, or damaged and superseded. Damage above the newest keeps its number used.
                 if version not in kept and version < max(kept, default=0):
                     self._bundle_path(version).unlink(missing_ok=True)
-            for path in list(self._graphs.glob("*.onnx")):
-                if kept and path.stem not in graphs:
-                    path.unlink(missing_ok=True)
+            if kept:
+                self._graphs.prune(graphs)
         except OSError as error:
             _log.warning("policy_prune_failed", directory=str(self._directory), problem=str(error))
 
@@ -327,7 +341,7 @@ class PolicyLog:
         if all(digest not in info.graphs for info in self._entries.values()):
             return None
         with disk_errors(self._directory):
-            return self._read_graph(digest)
+            return self._graphs.read(digest)
 
     def list(self) -> tuple[PolicyInfo, ...]:
         """The versions kept, newest first."""
@@ -357,6 +371,8 @@ class PolicyLog:
                     f"{self._bundle_path(version)}: a policy of fleet {manifest.fleet!r}, this "
                     f"learner is of {self._fleet!r}: set `fleet` right or use another state_dir"
                 )
+            if self._held is not None and (older := self._held.older(published.delegation)):
+                raise PolicyLogError(f"{self._bundle_path(version)}: {older}")
             entries[version] = PolicyInfo.of(published)
             self._index.append(version, manifest.updates)
         return entries
@@ -364,27 +380,16 @@ class PolicyLog:
     def _read(self, version: int) -> Published | None:
         path = self._bundle_path(version)
         try:
-            published = read_policy(path.read_bytes(), self._key.public_key(), version)
+            published = read_policy(path.read_bytes(), self._root, version)
         except FileNotFoundError:
             return None  # pruned meanwhile
         except (WireError, PolicyRejected) as error:
             _log.error("policy_skipped", policy_version=version, path=str(path), problem=str(error))
             return None
-        if self._read_graph(published.manifest.graph_digest) is None:
+        if self._graphs.read(published.manifest.graph_digest) is None:
             _log.error("policy_skipped", policy_version=version, path=str(path), problem="no graph")
             return None
         return published
-
-    def _read_graph(self, digest: bytes) -> bytes | None:
-        path = self._graph_path(digest)
-        try:
-            graph = path.read_bytes()
-        except FileNotFoundError:
-            graph = b""
-        if sha256(graph) == digest:
-            return graph
-        _log.error("graph_damaged", path=str(path), problem="missing, or not what was signed")
-        return None
 
     def _versions_on_disk(self) -> Iterator[int]:
         for path in self._versions.iterdir():
@@ -393,6 +398,3 @@ class PolicyLog:
 
     def _bundle_path(self, version: int) -> Path:
         return self._versions / f"{version:08d}.bundle"
-
-    def _graph_path(self, digest: bytes) -> Path:
-        return self._graphs / f"{digest.hex()}.onnx"

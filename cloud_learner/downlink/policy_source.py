@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cloud_learner.downlink.published import Published
+from shoal.delegation import Delegation
 from shoal.policy import Manifest
 
 
@@ -17,16 +18,19 @@ class PolicyInfo:
         manifest: What was signed; its `digest` names the policy.
         bundle_bytes: Size of what a device downloads.
         fp32_bytes: Size of the same weights as fp32.
+        delegation: Of the key that signed; None: the policy key itself did.
     """
 
     manifest: Manifest
     bundle_bytes: int
     fp32_bytes: int
+    delegation: Delegation | None = None
 
     @classmethod
     def of(cls, published: Published) -> Self:
         """What is remembered of a version."""
-        return cls(published.manifest, len(published.bundle), published.fp32_bytes)
+        size = len(published.bundle)
+        return cls(published.manifest, size, published.fp32_bytes, published.delegation)
 
     @property
     def graphs(self) -> tuple[bytes, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from cloud_learner.downlink.signing import HeldDelegation
+from shoal.delegation import Delegation
 from shoal.errors import PolicyLogError, PolicyRejected
 from shoal.policy import (
     MAX_BUNDLE_BYTES,
@@ -18,12 +19,12 @@ from shoal.policy import (
     Manifest,
     check_digests,
     decode_bundle,
-    decode_manifest,
     encode_bundle,
     encode_golden,
     encode_manifest,
     sha256,
 )
+from shoal.policy_trust import prove_manifest
 from shoal.tensors import Array, decode_tensors, encode_tensors
 
 FP32_BYTES = 4
@@ -103,11 +104,13 @@ class Published:
         manifest: What was signed.
         bundle: The serialized `shoal.policy.Bundle`, ready to be sent in parts.
         fp32_bytes: Size of the same weights as fp32, for comparison.
+        delegation: Of the key that signed; None: the policy key itself did.
     """
 
     manifest: Manifest
     bundle: bytes
     fp32_bytes: int
+    delegation: Delegation | None = None
 
     @property
     def version(self) -> int:
@@ -127,6 +130,7 @@ def sign_policy(
     key: Ed25519PrivateKey,
     *,
     float_graph: bytes | None = None,
+    held: HeldDelegation | None = None,
 ) -> Published:
     """Makes the bundle of a version: manifest, signature, tensors and golden vectors.
 
@@ -136,6 +140,7 @@ def sign_policy(
         circumstances: What the manifest says beside.
         key: Signs it.
         float_graph: Of the float twin; None: there is none.
+        held: By whose leave the key signs; None: it is the policy key itself.
 
     Raises:
         PolicyLogError: The bundle is larger than a device accepts.
@@ -161,18 +166,22 @@ def sign_policy(
         priority_gamma=circumstances.priority_gamma,
         float_graph_digest=b"" if float_graph is None else sha256(float_graph),
     )
-    signed = encode_manifest(manifest)
-    bundle = encode_bundle(Bundle(signed, key.sign(SIGNING_CONTEXT + signed), tensors, golden))
+    bundle = _signed(manifest, tensors, golden, key, held)
     if len(bundle) > MAX_BUNDLE_BYTES:
         raise PolicyLogError(
             f"policy version {circumstances.version} has {len(bundle)} bytes, devices accept "
             f"{MAX_BUNDLE_BYTES}: use a smaller model"
         )
-    return Published(manifest, bundle, fp32_bytes(quantized.tensors))
+    size = fp32_bytes(quantized.tensors)
+    return Published(manifest, bundle, size, None if held is None else held.delegation)
 
 
 def sign_again(
-    published: Published, circumstances: Circumstances, key: Ed25519PrivateKey
+    published: Published,
+    circumstances: Circumstances,
+    key: Ed25519PrivateKey,
+    *,
+    held: HeldDelegation | None = None,
 ) -> Published:
     """Makes the bundle of a version that has the tensors and golden vectors of an earlier one.
 
@@ -180,6 +189,7 @@ def sign_again(
         published: The earlier one.
         circumstances: Its number, when and why; of the rest the earlier one's is kept.
         key: Signs it.
+        held: By whose leave, as for `sign_policy`.
     """
     manifest = replace(
         published.manifest,
@@ -187,33 +197,49 @@ def sign_again(
         created_unix_ms=circumstances.created_unix_ms,
         reason=circumstances.reason,
     )
-    signed = encode_manifest(manifest)
     before = decode_bundle(published.bundle, max_bytes=MAX_BUNDLE_BYTES)
-    bundle = Bundle(signed, key.sign(SIGNING_CONTEXT + signed), before.tensors, before.golden)
-    return Published(manifest, encode_bundle(bundle), published.fp32_bytes)
+    bundle = _signed(manifest, before.tensors, before.golden, key, held)
+    delegation = None if held is None else held.delegation
+    return Published(manifest, bundle, published.fp32_bytes, delegation)
+
+
+def _signed(
+    manifest: Manifest,
+    tensors: bytes,
+    golden: bytes,
+    key: Ed25519PrivateKey,
+    held: HeldDelegation | None,
+) -> bytes:
+    signed = encode_manifest(manifest)
+    signature = key.sign(SIGNING_CONTEXT + signed)
+    delegation = b"" if held is None else held.signed
+    return encode_bundle(Bundle(signed, signature, tensors, golden, delegation))
 
 
 def read_policy(data: bytes, key: Ed25519PublicKey, version: int) -> Published:
     """Reads a bundle back and proves it: signature, digests, and that it is the version asked for.
 
+    No clock is asked: a delegate's time may be over.
+
+    Args:
+        data: A serialized bundle, not trusted.
+        key: The fleet's policy key: it, or a delegate of it, must have signed.
+        version: Which one it has to be.
+
     Raises:
         WireError: The bytes are malformed.
-        PolicyRejected: With the reason `signature`, `digest` or `version`.
+        PolicyRejected: With the reason `signature`, `digest` or `version`, or one of those of
+            `shoal.policy_trust.prove_manifest`.
     """
     bundle = decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)
-    manifest = decode_manifest(bundle.manifest)
-    try:
-        key.verify(bundle.signature, SIGNING_CONTEXT + bundle.manifest)
-    except InvalidSignature:
-        raise PolicyRejected(
-            "signature", f"policy {version}: the signature is not of this fleet's policy key"
-        ) from None
+    signed = prove_manifest(bundle, key)
+    manifest = signed.manifest
     check_digests(manifest, bundle)
     if manifest.version != version:
         raise PolicyRejected(
             "version", f"policy {version}: its manifest says version {manifest.version}"
         )
-    return Published(manifest, data, fp32_bytes(decode_tensors(bundle.tensors)))
+    return Published(manifest, data, fp32_bytes(decode_tensors(bundle.tensors)), signed.delegation)
 
 
 def fp32_bytes(tensors: Mapping[str, Array]) -> int:

@@ -147,6 +147,8 @@ class FleetService(rpc.FleetServicer):
                 age_s=max(0.0, now_s - info.manifest.created_unix_ms / 1000),
                 agreement=info.manifest.agreement,
                 kl_staleness=self._view.staleness_of(info.manifest.version),
+                delegation_generation=info.delegation.generation if info.delegation else 0,
+                delegation_not_after_unix_s=info.delegation.not_after_s if info.delegation else 0,
                 tensors_bytes=info.manifest.tensors_bytes,
                 fp32_bytes=info.fp32_bytes,
                 active_devices=active.get(info.manifest.version, ()),

@@ -7,7 +7,8 @@ whoever has journal and policy log can tell a device that is broken, or that lie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -227,13 +228,14 @@ def recompute(chunk: Chunk, run_id: bytes, spec: EnvSpec, policy: RunnablePolicy
 
 def nth_episode(chunks: Iterable[JournaledChunk], number: int) -> WholeEpisode | None:
     """The episode of that number (0 is the first) among the whole ones of a run."""
-    joiner, seen = EpisodeJoiner(), 0
+    return next(itertools.islice(whole_episodes(chunks), number, None), None)
+
+
+def whole_episodes(chunks: Iterable[JournaledChunk]) -> Iterator[WholeEpisode]:
+    """The whole episodes of a run, in the order in which they ended."""
+    joiner = EpisodeJoiner()
     for item in chunks:
-        found = joiner.add(item.seq, item.chunk)
-        if number < seen + len(found):
-            return found[number - seen]
-        seen += len(found)
-    return None
+        yield from joiner.add(item.seq, item.chunk)
 
 
 def steps_of(episode: WholeEpisode, item: JournaledChunk) -> NDArray[np.bool_]:

@@ -1,6 +1,7 @@
 """What a relay holds: policies that others signed, proven as a device proves them, on its disk.
 
     <fleet>-<key>/00000000000000000007-<sha256 of the manifest>.bundle
+    <fleet>-<key>/00000000000000000002.generation     the highest of delegates
     <fleet>-<key>/graphs/<sha256>.onnx     also of float twins
     <fleet>-<key>/lock                     held while a process has the store open
 
@@ -14,6 +15,7 @@ import fcntl
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +27,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import Published, read_policy
+from shoal.delegation import check_current
 from shoal.durable_file import remove_leftovers, write_durably
 from shoal.errors import LimitExceeded, PolicyLogError, PolicyLogInUse, PolicyRejected, WireError
+from shoal.generation_mark import GenerationMark
 from shoal.logs import get_logger
 from shoal.policy import (
     MAX_GRAPH_BYTES,
@@ -65,14 +69,23 @@ class RelayStore:
             published = store.accept(bundle, fetch_graph)     # or raises PolicyRejected
     """
 
-    def __init__(self, directory: Path, public_key: bytes, fleet: str, *, keep: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        public_key: bytes,
+        fleet: str,
+        *,
+        keep: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Opens or makes the store, and proves what is there.
 
         Args:
             directory: Where it lives; versions count per fleet and key, so each has its own.
-            public_key: Ed25519, 32 bytes: who may sign policies.
+            public_key: Ed25519, 32 bytes: who may sign policies, or have a delegate sign them.
             fleet: Whose policies are accepted.
             keep: Versions that stay on disk, the newest always among them.
+            clock: Unix seconds: whether a delegate may still sign.
 
         Raises:
             PolicyLogError: It cannot be read or written, or another process has it open.
@@ -80,6 +93,7 @@ class RelayStore:
         self._key = Ed25519PublicKey.from_public_bytes(public_key)
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._clock = clock
         self._directory = directory / f"{fleet}-{sha256(public_key).hex()[:16]}"
         self._graphs = self._directory / "graphs"
         self._accepting = threading.Lock()
@@ -89,6 +103,7 @@ class RelayStore:
             for path in (self._directory, self._graphs):
                 remove_leftovers(path)
             files = self._files()
+            self._mark = GenerationMark(self._directory)
         self._newest = files[0] if files else None
         self._entries: Mapping[int, PolicyInfo] = {}
         self._held: dict[int, _File] = {}
@@ -116,7 +131,7 @@ class RelayStore:
 
         Raises:
             PolicyRejected: With the reason `size`, `malformed`, `signature`, `digest`, `fleet` or
-                `rollback`; what is held stays as it is.
+                `rollback`, or with one of `shoal.delegation`; what is held stays as it is.
             PolicyLogError: The disk refused; what is held stays as it is.
         """
         with self._accepting, _disk_errors(self._directory):
@@ -124,6 +139,8 @@ class RelayStore:
             for digest in _graphs_of(PolicyInfo.of(published)):
                 if self._read_graph(digest) is None:
                     write_durably(self._graph_path(digest), _checked(fetch_graph(digest), digest))
+            if published.delegation is not None:
+                self._mark.rise_to(published.delegation.generation)
             write_durably(self._directory / file.name, data)
             self._newest = file
             self._held[file.version] = file
@@ -211,6 +228,9 @@ class RelayStore:
             fingerprint=manifest.spec_fingerprint,  # a relay acts in no spaces of its own
             newest_seen=manifest.version - 1 if again else self.highest_version,
         )
+        if published.delegation is not None and not again:
+            now_s, newest = self._clock(), self._mark.generation
+            check_current(published.delegation, now_s=now_s, newest_generation=newest)
         return published, file
 
     # ----------------------------------------------------------------------------------- the disk

@@ -15,6 +15,7 @@ from cloud_learner.downlink.published import Published
 from cloud_learner.relay.active_reports import ActiveReport, ActiveReports
 from cloud_learner.relay.config import UpstreamConfig
 from cloud_learner.relay.relay_store import RelayStore
+from shoal.delegation import CLOCK_REASONS
 from shoal.errors import PolicyRejected, ShoalError, WireError
 from shoal.identity import Identity
 from shoal.logs import get_logger
@@ -27,6 +28,8 @@ from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 BACKOFF_BASE_S: Final = 0.25
 GRAPH_DEADLINE_S: Final = 60.0
 REPORT_DEADLINE_S: Final = 10.0
+CLOCK_AGAIN_S: Final = 60.0
+"""After which a policy is asked for again that was refused because of a clock."""
 REPORTS_AT_ONCE: Final = 32
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
@@ -173,16 +176,25 @@ class Upstream:
         )
         call = server.Watch(request)
         try:
-            async for part in call:
-                payload = self._take(self._assembler, part)
-                if payload is None:
-                    continue
-                delta = part.kind == pb.PAYLOAD_KIND_DELTA
-                if delta and not request.accepts_delta:
-                    raise WireError("upstream sent a delta that was not asked for")
-                await self._offer(server, payload, delta=delta)
-                if self._needs_whole == request.accepts_delta:
-                    return True
+            async with asyncio.timeout(None) as patience:
+                async for part in call:
+                    payload = self._take(self._assembler, part)
+                    if payload is None:
+                        continue
+                    delta = part.kind == pb.PAYLOAD_KIND_DELTA
+                    if delta and not request.accepts_delta:
+                        raise WireError("upstream sent a delta that was not asked for")
+                    patience.reschedule(None)
+                    clock = await self._offer(server, payload, delta=delta)
+                    if self._needs_whole == request.accepts_delta:
+                        return True
+                    if clock:  # it may be right by then, and nothing else would have it sent again
+                        again_s = asyncio.get_running_loop().time() + CLOCK_AGAIN_S
+                        patience.reschedule(again_s)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            return True
         finally:
             call.cancel()  # else an error of ours would leave the stream open on the server
         return False
@@ -192,7 +204,8 @@ class Upstream:
         self._trouble = None
         _log.info("upstream_connected", host=self._config.host, port=self._config.port)
 
-    async def _offer(self, server: ParameterServerStub, payload: bytes, *, delta: bool) -> None:
+    async def _offer(self, server: ParameterServerStub, payload: bytes, *, delta: bool) -> bool:
+        """Offers a policy to the store; whether a clock is why it was refused."""
         loop = asyncio.get_running_loop()
 
         def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
@@ -203,14 +216,17 @@ class Upstream:
             published = await asyncio.to_thread(accept, payload, fetch_graph)
         except PolicyRejected as error:
             self.refused += 1
-            self._needs_whole |= delta  # until one is accepted: else both could go round for ever
+            clock = error.reason in CLOCK_REASONS
+            # Until one is accepted: else both could go round for ever.
+            self._needs_whole |= delta and not clock
             _log.warning("policy_rejected", reason=error.reason, problem=str(error))
-            return
+            return clock
         self._needs_whole = False
         self._on_policy(published)
         # It acts with nothing, but holds it: the next delta may start from there.
         held = ActiveReport(self._identity.name, self._run_id, published.version, published.digest)
         self._reports.note(held)
+        return False
 
     async def _graph(self, server: ParameterServerStub, digest: bytes) -> bytes:
         assembler = Assembler(MAX_GRAPH_BYTES)

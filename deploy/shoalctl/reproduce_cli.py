@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.errors import ConfigError, PolicyLogError, ShoalError
-from shoalctl.output import Format, Item, Value, write_envelope
+from shoal.errors import ConfigError, PolicyLogError, PolicyNotKept, ShoalError
+from shoalctl.output import Format, Item, Value, write_envelope, write_listing
 
 if TYPE_CHECKING:
     from cloud_learner.downlink.kept_policies import KeptPolicies
@@ -43,6 +43,9 @@ def reproduce(
         int | None, typer.Option(help="Only this episode of the run; 0 is the first.", min=0)
     ] = None,
     seq: Annotated[int | None, typer.Option(help="Only this chunk of the run.", min=0)] = None,
+    episodes: Annotated[
+        bool, typer.Option("--episodes", help="Only list the whole episodes that are journaled.")
+    ] = False,
     tolerance: Annotated[
         float,
         typer.Option(
@@ -63,6 +66,8 @@ def reproduce(
     """
     if episode is not None and seq is not None:
         raise ConfigError("give --episode or --seq, not both")
+    if episodes and (episode is not None or seq is not None):
+        raise ConfigError("--episodes lists all of a run: leave --episode and --seq out")
     from cloud_learner.downlink.kept_policies import KeptPolicies
     from cloud_learner.journal.reader import JournalReader
     from cloud_learner.journal.reproduce import Reproduction, steps_of
@@ -72,6 +77,10 @@ def reproduce(
     place = StateDir(state)
     with JournalReader(place.journal) as journal:
         chosen = choose_run(journal.runs(), device, run)
+        if episodes:
+            there = frozenset(KeptPolicies(place.policies).versions())
+            _list_episodes(journal, chosen, there, output)
+            return
         checkpoint = newest_checkpoint(place.checkpoints)
         if checkpoint is None:
             raise ShoalError(f"{place.checkpoints}: no checkpoint is saved yet: it has the spaces")
@@ -91,6 +100,18 @@ def reproduce(
             for item in _chunks(journal, chosen, seq):
                 reproduction.add(item)
     _tell(reproduction.report, chosen, output)
+
+
+def _list_episodes(
+    journal: JournalReader, run: JournaledRun, there: frozenset[int], output: Output
+) -> None:
+    """Writes the whole episodes of a run, and whether the policies that acted are kept."""
+    from cloud_learner.journal.reproduce import whole_episodes
+    from shoalctl.views.episodes import episode_list
+
+    episodes = whole_episodes(journal.chunks(run.key))
+    listing = episode_list(episodes, there, empty=f"no whole episode is journaled{_gone_text(run)}")
+    write_listing(listing, Format.JSON if output is Output.JSON else Format.TABLE)
 
 
 def choose_run(runs: list[JournaledRun], device: str, run: str | None) -> JournaledRun:
@@ -148,7 +169,10 @@ class _Policies:
         from cloud_learner.journal.reproduce import RunnablePolicy
         from cloud_learner.quantization.session import open_session, open_twin
 
-        policy = self._kept.read(version)
+        try:
+            policy = self._kept.read(version)
+        except PolicyNotKept:  # the learner deleted it since this began
+            return None
         manifest = policy.manifest
         if manifest.spec_fingerprint != self._spec.fingerprint:
             raise PolicyLogError(f"policy v{version} acts in other spaces than the journal's")
@@ -212,7 +236,8 @@ def _tell(report: Report, run: JournaledRun, output: Output) -> None:
     if report.chunks == 0:
         raise ShoalError(
             f"nothing could be compared: the policy versions that acted, {_gone_versions(item)}, "
-            "are not kept any more; a run with a higher policies_kept in learner.toml keeps them"
+            "are not kept any more; a run with higher policies_retain_bytes in learner.toml keeps "
+            "them"
         )
     if report.differing:
         raise ShoalError(
@@ -264,7 +289,8 @@ def report_text(item: Item) -> str:
     if item["chunks_without_policy"]:
         lines.append(
             f"  {item['chunks_without_policy']:,} chunks not compared: their policies are not kept "
-            f"any more, {_gone_versions(item)}; a higher policies_kept in learner.toml keeps more"
+            f"any more, {_gone_versions(item)}; higher policies_retain_bytes in learner.toml keep "
+            "more"
         )
     if item["first_chunk"]:
         lines.append(

@@ -12,6 +12,7 @@ from edge_agent.acting.safe_action import own_terms, safe_actions
 from edge_agent.agent import policy_key
 from edge_agent.checks.env_check import step_time
 from edge_agent.checks.finding import Finding, Level, fault, skipped
+from edge_agent.checks.signers import signers
 from edge_agent.checks.trial import attempt
 from edge_agent.config import ActorConfig, AgentConfig
 from edge_agent.downlink.downlink import reach
@@ -59,8 +60,9 @@ async def _look(name: str, look_at: Callable[[], Awaitable[Finding | str]]) -> F
 async def _identity(config: AgentConfig) -> str:
     identity = Identity.load(config.identity)
     check_device_id(identity.name)
-    policy_key(identity)
-    return f"{identity.name}, in {config.identity}"
+    key = policy_key(identity)
+    taken = signers(config.policies_dir, fleet=config.fleet, public_key=key)
+    return f"{identity.name}, in {config.identity}; {taken}"
 
 
 async def _clock(identity: Identity | None) -> Finding:

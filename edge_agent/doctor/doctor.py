@@ -18,6 +18,7 @@ from cryptography import x509
 from edge_agent.agent import policy_key
 from edge_agent.checks.check import look_at_environment
 from edge_agent.checks.finding import Finding, Level, fault, skipped
+from edge_agent.checks.signers import signers
 from edge_agent.config import AgentConfig
 from edge_agent.doctor.certificate import judge_certificate
 from edge_agent.doctor.clocks import Clock, judge_clock, synchronized
@@ -134,10 +135,12 @@ def _identity(config: AgentConfig) -> tuple[Identity | None, Finding]:
     try:
         identity = Identity.load(config.identity)
         check_device_id(identity.name)
-        policy_key(identity)
+        key = policy_key(identity)
     except ShoalError as error:
         return None, fault("identity", error)
-    return identity, Finding("identity", Level.OK, f"{identity.name}, in {config.identity}")
+    taken = signers(config.policies_dir, fleet=config.fleet, public_key=key)
+    detail = f"{identity.name}, in {config.identity}; {taken}"
+    return identity, Finding("identity", Level.OK, detail)
 
 
 def _chain(identity: Identity | None) -> Sequence[x509.Certificate]:

@@ -17,6 +17,7 @@ from edge_agent.config import ServerConfig
 from edge_agent.downlink.reconstruction import MENDED_BY_WHOLE, Held, accept_delta
 from edge_agent.events import Events
 from edge_agent.policies.policy import Policy
+from shoal.delegation import CLOCK_REASONS
 from shoal.errors import ConnectionFailed, DeadlineExceeded, PolicyRejected, ShoalError, WireError
 from shoal.identity import Identity
 from shoal.logs import get_logger
@@ -29,6 +30,8 @@ from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 BACKOFF_BASE_S: Final = 0.25
 GRAPH_DEADLINE_S: Final = 30.0
 REPORT_DEADLINE_S: Final = 5.0
+CLOCK_AGAIN_S: Final = 60.0
+"""After which a policy is asked for again that was refused because of a clock."""
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -48,10 +51,12 @@ class Refusal:
     Attributes:
         version: Which.
         problem: Why, for people.
+        reason: Why, in a word.
     """
 
     version: int
     problem: str
+    reason: str = ""
 
 
 class Policies(Held, Protocol):
@@ -105,6 +110,7 @@ class Downlink:
         fleet: str,
         run_id: bytes = b"",
         rng: random.Random | None = None,
+        clock_again_s: float = CLOCK_AGAIN_S,
     ) -> None:
         """Connects nothing yet.
 
@@ -116,7 +122,9 @@ class Downlink:
             fleet: the device's fleet.
             run_id: of this process.
             rng: of the backoff's jitter.
+            clock_again_s: after which a policy is asked for again that a clock had refused.
         """
+        self._clock_again_s = clock_again_s
         self.bytes_down = 0
         self.refusal: Refusal | None = None
         self._config = config
@@ -215,17 +223,26 @@ class Downlink:
         )
         call = server.Watch(request)
         try:
-            async for part in call:
-                self._heard()
-                payload = self._take(self._assembler, part)
-                if payload is None:
-                    continue
-                delta = part.kind == pb.PAYLOAD_KIND_DELTA
-                if delta and not request.accepts_delta:
-                    raise WireError("the parameter server sent a delta that was not asked for")
-                await self._offer(server, payload, part.version, delta=delta)
-                if self._needs_whole == request.accepts_delta:
-                    return True
+            async with asyncio.timeout(None) as patience:
+                async for part in call:
+                    self._heard()
+                    payload = self._take(self._assembler, part)
+                    if payload is None:
+                        continue
+                    delta = part.kind == pb.PAYLOAD_KIND_DELTA
+                    if delta and not request.accepts_delta:
+                        raise WireError("the parameter server sent a delta that was not asked for")
+                    patience.reschedule(None)
+                    clock = await self._offer(server, payload, part.version, delta=delta)
+                    if self._needs_whole == request.accepts_delta:
+                        return True
+                    if clock:  # it may be right by then, and nothing else would have it sent again
+                        again_s = asyncio.get_running_loop().time() + self._clock_again_s
+                        patience.reschedule(again_s)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            return True
         finally:
             call.cancel()  # else an error of ours would leave the stream open on the server
         return False
@@ -238,7 +255,8 @@ class Downlink:
 
     async def _offer(
         self, server: ParameterServerStub, payload: bytes, version: int, *, delta: bool
-    ) -> None:
+    ) -> bool:
+        """Offers a policy to the store; whether a clock is why it was refused."""
         loop = asyncio.get_running_loop()
 
         def fetch_graph(digest: bytes) -> bytes:  # in the thread that proves the policy
@@ -252,11 +270,15 @@ class Downlink:
             self._routine = False
             mended = delta and error.reason in MENDED_BY_WHOLE
             self._needs_whole |= mended  # until one is accepted: else both could go round for ever
+            clock = error.reason in CLOCK_REASONS
+            last, refusal = self.refusal, Refusal(version, str(error), error.reason)
             if not mended:
-                self.refusal = Refusal(version, str(error))
-            name = "delta_refused" if mended else "policy_rejected"
-            self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
-            return
+                self.refusal = refusal
+            told = last is not None and (last.version, last.reason) == (version, error.reason)
+            if not (clock and told):
+                name = "delta_refused" if mended else "policy_rejected"
+                self._tell(device_pb2.SEVERITY_WARNING, name, str(error), reason=error.reason)
+            return clock
         finally:
             self._proving = False
             self._handled_version = version
@@ -271,6 +293,7 @@ class Downlink:
                 policy_version=policy.version,
                 digest=policy.digest.hex(),
             )
+        return False
 
     async def _graph(self, server: ParameterServerStub, digest: bytes) -> bytes:
         assembler = Assembler(MAX_GRAPH_BYTES)

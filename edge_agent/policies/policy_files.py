@@ -3,6 +3,7 @@
     00000000000000000007-<sha256 of the manifest>.bundle     proven, ready to load
     00000000000000000006-<...>.bundle                        the one before
     00000000000000000005-<...>.condemned                     accepted once, then failed: empty
+    00000000000000000002.generation                          the highest of delegates: empty
     graphs/<sha256>.onnx
 
 A name holds the version, so that even a damaged file counts against a rollback.
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from shoal.durable_file import remove_leftovers, write_durably
 from shoal.errors import PolicyRejected
+from shoal.generation_mark import GenerationMark
 from shoal.logs import get_logger
 from shoal.policy import MAX_BUNDLE_BYTES, MAX_GRAPH_BYTES, sha256
 
@@ -68,6 +70,14 @@ class PolicyFiles:
     def list(self) -> list[PolicyFile]:
         """All versions, newest first."""
         return list_files(self._directory)
+
+    def generation_mark(self) -> GenerationMark:
+        """The highest generation of delegates that was accepted.
+
+        Raises:
+            OSError: The directory cannot be read.
+        """
+        return GenerationMark(self._directory)
 
     def read(self, file: PolicyFile) -> bytes:
         """A bundle's bytes; one more than the limit at most.
@@ -182,6 +192,17 @@ def _names(directory: Path) -> list[str]:
 def _read(path: Path, limit: int) -> bytes:
     with path.open("rb", buffering=0) as file:
         return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
+
+
+def trust_directory(directory: Path, fleet: str, public_key: bytes) -> Path:
+    """The directory of one trust: versions count per fleet and policy key.
+
+    Args:
+        directory: Of all trusts.
+        fleet: The device's.
+        public_key: The policy key, 32 bytes.
+    """
+    return directory / f"{fleet}-{sha256(public_key).hex()[:16]}"
 
 
 def list_files(directory: Path) -> list[PolicyFile]:

@@ -13,20 +13,17 @@ from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from edge_agent.policies.acceptance import check_acceptable
-from edge_agent.policies.offered import Offered, read_signed, serialized
+from edge_agent.policies.offered import Offered, serialized
 from edge_agent.policies.policy import Policy
-from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
+from edge_agent.policies.policy_files import PolicyFile, PolicyFiles, trust_directory
 from edge_agent.policies.precision import PrecisionChooser, Proven
-from edge_agent.policies.self_test import check_ports, self_test
-from shoal.errors import LimitExceeded, PolicyRejected, ShoalError, WireError
-from shoal.layout import ObservationLayout
+from edge_agent.policies.proof import Accepted, FetchGraph, Proof, Prover
+from shoal.errors import PolicyRejected, ShoalError
 from shoal.logs import get_logger
-from shoal.policy import Golden, golden_tensors, sha256
+from shoal.policy import Golden, golden_tensors
 from shoal.policy_delta import Base, Content
 from shoal.spaces import EnvSpec
 
-FetchGraph = Callable[[bytes], bytes]
 SWAPS_REMEMBERED: Final = 1024
 _KEPT: Final = 2  # the current policy, and the one before
 
@@ -35,13 +32,20 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, its file, it or its twin that acts, its bundle until saved."""
+    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
     acting: Policy
     golden: Golden
+    delegation: bytes
     unsaved: Offered | None = None
+
+    @classmethod
+    def of(cls, proof: Proof, acting: Policy | None, unsaved: Offered | None = None) -> Self:
+        """What was proven; None acts as it was published."""
+        policy, golden = proof.proven.policy, proof.proven.golden
+        return cls(policy, proof.file, acting or policy, golden, proof.delegation, unsaved)
 
 
 class PolicyStore:
@@ -67,6 +71,7 @@ class PolicyStore:
         public_key: bytes,
         spec: EnvSpec,
         chooser: PrecisionChooser | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Loads the newest policy on disk that still proves itself.
 
@@ -74,9 +79,10 @@ class PolicyStore:
             directory: The store's own. Versions count per fleet and key, so each such trust has a
                 directory in it.
             fleet: The device's fleet.
-            public_key: Ed25519, 32 bytes: who may sign policies.
+            public_key: Ed25519, 32 bytes: who may sign policies, or have a delegate sign them.
             spec: The spaces of the device's environment.
             chooser: Chooses between int8 and the float twin; None: as published.
+            clock: Unix seconds: whether a delegate may still sign.
 
         Raises:
             ShoalError: The directory cannot be made or read, or the key is not one.
@@ -85,8 +91,6 @@ class PolicyStore:
         self.swaps = 0
         self.swap_ms: deque[float] = deque(maxlen=SWAPS_REMEMBERED)
         self.rejections: Counter[str] = Counter()
-        self._fleet = fleet
-        self._spec = spec
         self._chooser = chooser or PrecisionChooser("int8", spec=spec)
         self._held: list[_Held] = []  # newest first; one more than `_KEPT` until `save`
         self._offering = threading.Lock()
@@ -94,13 +98,16 @@ class PolicyStore:
         self._wakes = 0
         self._listeners: tuple[Callable[[], object], ...] = ()
         try:
-            self._key = Ed25519PublicKey.from_public_bytes(public_key)
-            self._files = PolicyFiles(directory / f"{fleet}-{sha256(public_key).hex()[:16]}")
+            root = Ed25519PublicKey.from_public_bytes(public_key)
+            self._files = PolicyFiles(trust_directory(directory, fleet, public_key))
             on_disk = self._files.list()
+            self._mark = self._files.generation_mark()
         except (OSError, ValueError) as error:
             raise ShoalError(
                 f"policies {directory}: {error}; check state_dir and the identity's policy key"
             ) from error
+        self._prover = Prover(fleet, root, spec, self._files, clock=clock)
+        self._generation = self._mark.generation  # ahead of the disk until `save`
         self._newest = on_disk[0] if on_disk else None
         self._condemned = {file.manifest_digest for file in on_disk if file.condemned}
         self._load(on_disk)
@@ -136,21 +143,23 @@ class PolicyStore:
         Raises:
             PolicyRejected: The current policy stays. With the reason `size`, `malformed`,
                 `signature`, `digest`, `fleet`, `fingerprint`, `rollback`, `condemned`, `graph` or
-                `self_test`.
+                `self_test`; or with one of `shoal.delegation`, of the delegate that signed it.
         """
         started = time.perf_counter()
         with self._offering:
             try:
-                proven, file = self._prove(data, fetch_graph)
+                proof = self._prover.prove(data, fetch_graph, self._accepted())
             except PolicyRejected as rejected:
                 self._count(rejected)
                 raise
-            if self._held and file == self._held[0].file:
+            proven = proof.proven
+            if self._held and proof.file == self._held[0].file:
                 chosen = None if self.lacks_twin else self._held[0].acting
             else:
-                self._newest = file
+                self._newest = proof.file
+                self._rise_to(proof.generation)
                 chosen = self._choose(proven, measure=False)
-                held = _Held(proven.policy, file, chosen or proven.policy, proven.golden, data)
+                held = _Held.of(proof, chosen, data)
                 self._held = [held, *self._held[:_KEPT]]
                 self.swap_ms.append((time.perf_counter() - started) * 1e3)
                 self.swaps += 1
@@ -165,9 +174,11 @@ class PolicyStore:
         with self._offering:
             self._held = self._held[:_KEPT]  # a session takes a while to end
             fresh = [(each.file, each.unsaved) for each in self._held if each.unsaved is not None]
-            if not fresh:
-                return
             try:
+                # First: else a power cut could leave a version without what it revoked.
+                self._mark.rise_to(self._generation)
+                if not fresh:
+                    return
                 self._files.mend_graphs()
                 for file, unsaved in reversed(fresh):
                     self._files.write(file, serialized(unsaved))
@@ -177,7 +188,8 @@ class PolicyStore:
                     graphs={d for m in manifests for d in (m.graph_digest, m.float_graph_digest)},
                 )
             except OSError as error:
-                log.warning("policy_not_persisted", version=fresh[0][0].version, error=str(error))
+                version = 0 if self._newest is None else self._newest.version
+                log.warning("policy_not_persisted", version=version, error=str(error))
                 return
             self._held = [replace(each, unsaved=None) for each in self._held]
 
@@ -185,7 +197,8 @@ class PolicyStore:
         """What the bundle of a proven version that is held has in it; None where it is not here."""
         for each in tuple(self._held):
             if Base.of(each.policy.manifest) == base:
-                return Content(each.policy.tensors, golden_tensors(each.golden))
+                golden = golden_tensors(each.golden)
+                return Content(each.policy.tensors, golden, each.delegation)
         return None
 
     def refuse(self, rejected: PolicyRejected) -> None:
@@ -294,6 +307,15 @@ class PolicyStore:
                     self._act_with(acting)
         return acting
 
+    def _rise_to(self, generation: int) -> None:
+        """Notes on disk, before it acts, that a policy revokes delegates: that may not be lost."""
+        if generation > self._generation:
+            self._generation = generation
+            try:
+                self._mark.rise_to(generation)
+            except OSError as error:  # `save` tries again
+                log.warning("generation_not_persisted", generation=generation, error=str(error))
+
     def _act_with(self, acting: Policy) -> None:
         """Changes the form in which the current version acts."""
         self._held[0] = replace(self._held[0], acting=acting)
@@ -323,13 +345,15 @@ class PolicyStore:
             if file.condemned:
                 continue
             try:
-                proven, found = self._prove(self._read(file), _no_graph, on_disk=file)
+                data, accepted = self._read(file), self._accepted()
+                proof = self._prover.prove(data, _no_graph, accepted, on_disk=file)
             except PolicyRejected as rejected:
                 self._count(rejected)
                 continue
+            self._generation = max(self._generation, proof.generation)
             newest = not self._held
-            chosen = self._choose(proven, measure=True) if newest else None
-            self._held.append(_Held(proven.policy, found, chosen or proven.policy, proven.golden))
+            chosen = self._choose(proof.proven, measure=True) if newest else None
+            self._held.append(_Held.of(proof, chosen))
             if not newest:
                 break
         if self._held:
@@ -341,40 +365,9 @@ class PolicyStore:
         except OSError as error:
             raise PolicyRejected("malformed", f"policy {file.version}: {error}") from error
 
-    def _prove(
-        self, data: Offered, fetch_graph: FetchGraph, *, on_disk: PolicyFile | None = None
-    ) -> tuple[Proven, PolicyFile]:
-        """Every check, cheapest and least trusting first; raises PolicyRejected."""
-        try:
-            signed = read_signed(data, self._key)
-            manifest, file = signed.manifest, signed.file
-            tensors, golden = signed.tensors, signed.golden
-            if self._held and self._held[0].file == file:
-                return Proven(self._held[0].policy, tensors, golden), file
-            check_acceptable(
-                manifest,
-                file,
-                fleet=self._fleet,
-                fingerprint=self._spec.fingerprint,
-                newest=self._newest,
-                on_disk=on_disk,
-                condemned=self._condemned,
-            )
-            known = self._held[0].policy if self._held else None
-            policy = Policy.load(
-                self._files.graph(manifest.graph_digest, fetch_graph),
-                tensors,
-                manifest,
-                ObservationLayout.of(self._spec.observation),
-                like=known,
-            )
-            check_ports(policy, self._spec)
-            self_test(policy, golden)
-        except LimitExceeded as error:
-            raise PolicyRejected("size", str(error)) from error
-        except WireError as error:
-            raise PolicyRejected("malformed", str(error)) from error
-        return Proven(policy, tensors, golden), file
+    def _accepted(self) -> Accepted:
+        acting = (self._held[0].file, self._held[0].policy) if self._held else None
+        return Accepted(self._newest, self._generation, self._condemned, acting)
 
 
 def _no_graph(digest: bytes) -> bytes:

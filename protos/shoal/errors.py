@@ -143,6 +143,10 @@ class PolicyLogError(ShoalError):
     """The log of published policies cannot be opened or written."""
 
 
+class PolicyNotKept(PolicyLogError):
+    """A policy version is not kept any more, or never was."""
+
+
 class PolicyLogInUse(PolicyLogError):
     """Another process holds it: this one was configured to share what can't be shared."""
 
@@ -151,6 +155,10 @@ class PolicyLogInUse(PolicyLogError):
 
 class TaskStoreError(ShoalError):
     """The learner's tasks cannot be read or written."""
+
+
+class EventStoreError(ShoalError):
+    """The events of the fleet cannot be read or written."""
 
 
 class RolloutError(ShoalError):

@@ -126,15 +126,17 @@ class Bundle:
 
     Attributes:
         manifest: The serialized manifest, exactly the bytes that were signed.
-        signature: Ed25519 over `SIGNING_CONTEXT + manifest`.
+        signature: Ed25519 over `SIGNING_CONTEXT + manifest`, of the policy key or a delegate.
         tensors: What `encode_tensors` gave.
         golden: What `encode_golden` gave.
+        delegation: What `sign_delegation` gave, of the key that signed; empty: the policy key did.
     """
 
     manifest: bytes
     signature: bytes
     tensors: bytes
     golden: bytes
+    delegation: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
         signature=bundle.signature,
         tensors=bundle.tensors,
         golden=bundle.golden,
+        delegation=bundle.delegation,
     ).SerializeToString(deterministic=True)
 
 
@@ -242,7 +245,9 @@ def decode_bundle(data: bytes, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
     message = parse(pb.PolicyBundle, data)
     if len(message.signature) != SIGNATURE_BYTES:
         raise WireError(f"policy: the signature must be {SIGNATURE_BYTES} bytes")
-    return Bundle(message.manifest, message.signature, message.tensors, message.golden)
+    return Bundle(
+        message.manifest, message.signature, message.tensors, message.golden, message.delegation
+    )
 
 
 def check_digests(manifest: Manifest, bundle: Bundle) -> None:

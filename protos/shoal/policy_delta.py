@@ -49,10 +49,12 @@ class Content:
     Attributes:
         tensors: Every initializer, by name.
         golden: The golden vectors, by name.
+        delegation: As in the bundle.
     """
 
     tensors: Mapping[str, Array]
     golden: Mapping[str, Array]
+    delegation: bytes = b""
 
     @classmethod
     def of(cls, bundle: Bundle) -> Content:
@@ -61,7 +63,8 @@ class Content:
         Raises:
             WireError: It is malformed.
         """
-        return cls(decode_tensors(bundle.tensors), decode_tensors(bundle.golden))
+        tensors, golden = decode_tensors(bundle.tensors), decode_tensors(bundle.golden)
+        return cls(tensors, golden, bundle.delegation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +80,11 @@ class Unpacked:
     manifest: bytes
     signature: bytes
     content: Content
+
+    @property
+    def delegation(self) -> bytes:
+        """As in a `Bundle`."""
+        return self.content.delegation
 
     def check_digests(self, manifest: Manifest) -> None:
         """Checks that it holds what its manifest names.
@@ -96,6 +104,7 @@ class Unpacked:
                 signature=self.signature,
                 tensors=encode_tensors(self.content.tensors),
                 golden=encode_tensors(self.content.golden),
+                delegation=self.delegation,
             )
         )
 
@@ -117,6 +126,8 @@ class PolicyDelta:
         base: The version it starts from.
         tensors: What `encode_delta` gave.
         golden: The same, of the golden vectors.
+        delegation: As in its bundle; empty where `same_delegation` is set.
+        same_delegation: Whether the delegation is the base's: it is not sent once a version.
     """
 
     manifest: bytes
@@ -124,6 +135,8 @@ class PolicyDelta:
     base: Base
     tensors: bytes
     golden: bytes
+    delegation: bytes = b""
+    same_delegation: bool = False
 
     @classmethod
     def between(cls, base: Bundle, target: Bundle) -> PolicyDelta:
@@ -132,12 +145,15 @@ class PolicyDelta:
         Raises:
             WireError: A bundle is malformed.
         """
+        same = bool(target.delegation) and target.delegation == base.delegation
         return cls(
             manifest=target.manifest,
             signature=target.signature,
             base=Base.of(decode_manifest(base.manifest)),
             tensors=encode_delta(decode_tensors(base.tensors), decode_tensors(target.tensors)),
             golden=encode_delta(decode_tensors(base.golden), decode_tensors(target.golden)),
+            delegation=b"" if same else target.delegation,
+            same_delegation=same,
         )
 
     def unpack(self, base: Content) -> Unpacked:
@@ -158,7 +174,8 @@ class PolicyDelta:
         size = sum(array.nbytes for each in (tensors, golden) for array in each.values())
         if size > MAX_BUNDLE_BYTES:
             raise LimitExceeded(f"policy delta: {size} bytes, the limit is {MAX_BUNDLE_BYTES}")
-        return Unpacked(self.manifest, self.signature, Content(tensors, golden))
+        delegation = base.delegation if self.same_delegation else self.delegation
+        return Unpacked(self.manifest, self.signature, Content(tensors, golden, delegation))
 
     def restore(self, base: Content) -> bytes:
         """The same, serialized; raises what `unpack` does."""
@@ -174,6 +191,8 @@ def encode_policy_delta(delta: PolicyDelta) -> bytes:
         base_digest=delta.base.digest,
         tensors=delta.tensors,
         golden=delta.golden,
+        delegation=delta.delegation,
+        same_delegation=delta.same_delegation,
     ).SerializeToString(deterministic=True)
 
 
@@ -198,6 +217,8 @@ def decode_policy_delta(data: bytes, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Po
         base=Base(message.base_version, message.base_digest),
         tensors=message.tensors,
         golden=message.golden,
+        delegation=message.delegation,
+        same_delegation=message.same_delegation,
     )
 
 

@@ -16,7 +16,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +59,7 @@ def rounds_of(*, quick: bool, agents: Sequence[int] = ()) -> list[Round]:
 
 def text_of(
     counted: Bytes | None,
-    unchanged: int | None,
+    unchanged: Mapping[str, int] | None,
     costs: list[Cost],
     latencies: list[Latency],
     cores: int,
@@ -83,7 +83,10 @@ def text_of(
             table(("bytes of a refresh", "bytes", "fp32 to this"), rows),
         ]
     if unchanged is not None:
-        said.append(f"a refresh of unchanged weights: {unchanged} bytes")
+        direct, delegated = unchanged["direct"], unchanged["delegated"]
+        said.append(
+            f"a refresh of unchanged weights: {direct} bytes, {delegated} signed by a delegate"
+        )
     if costs:
         rows = [[c.network, c.quantize_ms, c.sign_ms, c.encode_ms, c.total_ms] for c in costs]
         said.append(table(("network (median ms)", "quantize", "sign", "encode", "all"), rows))
@@ -141,7 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "bytes" in parts:
         say(f"learning LunarLander-v3 for {seconds:g} s")
         counted = count_bytes(seconds, given.dead_zone, given.learning_rate, given.seed)
-        unchanged = unchanged_bytes()
+        unchanged = {
+            "direct": unchanged_bytes(),
+            "delegated": unchanged_bytes(by_delegate=True),
+        }
     if "cost" in parts:
         for network in ("mlp 2x256", "nature cnn"):
             say(f"quantizing {network}")
@@ -166,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "seed": given.seed,
             },
             "bytes": None if counted is None else counted.as_json(),
-            "unchanged_bytes": unchanged,
+            "unchanged_bytes": None if unchanged is None else unchanged["direct"],
+            "unchanged_delegated_bytes": None if unchanged is None else unchanged["delegated"],
             "cost": [each.as_json() for each in costs],
             "latency": [each.as_json() for each in latencies],
         },

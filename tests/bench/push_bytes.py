@@ -12,7 +12,9 @@ from networks import make_case
 
 from cloud_learner.config import NetworkConfig, TrainingConfig
 from cloud_learner.downlink.published import Circumstances, Published, QuantizedPolicy, sign_policy
+from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.quantization.quantize import Quantized, Quantizer
+from shoal.delegation import Delegation, sign_delegation
 from shoal.policy import decode_bundle
 from shoal.policy_delta import PolicyDelta, encode_policy_delta
 from shoal.spaces import Discrete, unbounded
@@ -20,6 +22,7 @@ from shoal.tensors import Array, decode_tensors
 
 NETWORK = NetworkConfig(hidden=(256, 256), normalize=True)
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+_DELEGATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32, 64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class Bytes:
         }
 
 
-def signed(quantized: QuantizedPolicy, version: int, graph: bytes) -> Published:
+def signed(
+    quantized: QuantizedPolicy, version: int, graph: bytes, *, by_delegate: bool = False
+) -> Published:
     """As the policy log signs it."""
     circumstances = Circumstances(
         fleet="bench",
@@ -72,7 +77,12 @@ def signed(quantized: QuantizedPolicy, version: int, graph: bytes) -> Published:
         created_unix_ms=1_700_000_000_000 + version * 1000,
         reason="publish",
     )
-    return sign_policy(quantized, graph, circumstances, _KEY, float_graph=graph)
+    if not by_delegate:
+        return sign_policy(quantized, graph, circumstances, _KEY, float_graph=graph)
+    public = _DELEGATE.public_key().public_bytes_raw()
+    delegation = Delegation("bench", public, 1, 1_700_000_000, 1_715_552_000)
+    held = HeldDelegation(delegation, sign_delegation(delegation, _KEY), _KEY.public_key())
+    return sign_policy(quantized, graph, circumstances, _DELEGATE, float_graph=graph, held=held)
 
 
 def delta_bytes(base: Published, target: Published) -> int:
@@ -158,12 +168,17 @@ def count_bytes(seconds: float, dead_zone: float, learning_rate: float, seed: in
     )
 
 
-def unchanged_bytes() -> int:
+def unchanged_bytes(*, by_delegate: bool = False) -> int:
     """What a refresh of the very same weights weighs."""
     case = make_case(unbounded((8,)), Discrete(4), NETWORK)
     quantizer = Quantizer(case.policy, kl_max=1.0, dead_zone=0.25)
     first, second = (
-        signed(quantizer.quantize(case.policy, case.sample), version, quantizer.graphs["int8"])
+        signed(
+            quantizer.quantize(case.policy, case.sample),
+            version,
+            quantizer.graphs["int8"],
+            by_delegate=by_delegate,
+        )
         for version in (1, 2)
     )
     return delta_bytes(first, second)

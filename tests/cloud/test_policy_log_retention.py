@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 from policy_logs import FINGERPRINT, GRAPH, bundle_path, open_log, policy, publish
 
-from cloud_learner.downlink.policy_log import MAX_IN_USE, PolicyLog
+from cloud_learner.downlink.policy_log import PolicyLog
 from shoal.errors import PolicyLogError
 from shoal.policy import MAX_GRAPH_BYTES, sha256
 
@@ -99,12 +98,28 @@ def test_what_devices_have_is_kept_over_a_restart(tmp_path: Path) -> None:
         assert kept(log) == [4, 3, 1]
 
 
-def test_of_too_many_old_versions_in_use_the_oldest_go(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "shoal"):
-        with open_log(tmp_path, keep=1, in_use=lambda: range(1000)) as log:
-            for updates in range(MAX_IN_USE + 3):
-                publish(log, updates)
-            assert kept(log) == list(range(MAX_IN_USE + 3, 2, -1))
-        assert "policies_in_use_deleted" in [record.getMessage() for record in caplog.records]
+def test_however_many_versions_devices_have_none_of_them_goes(tmp_path: Path) -> None:
+    with open_log(tmp_path, keep=1, in_use=lambda: range(1, 1000, 2)) as log:
+        for updates in range(150):
+            publish(log, updates)
+        assert kept(log) == [150, *range(149, 0, -2)]
+
+
+def test_more_versions_stay_while_they_take_little_room(tmp_path: Path) -> None:
+    with open_log(tmp_path, keep=64) as log:
+        size = len(publish(log, 0).bundle)
+    with open_log(tmp_path, keep=2, retain_bytes=5 * size + size // 2) as log:
+        for updates in range(9):
+            publish(log, updates)
+        assert kept(log) == [10, 9, 8, 7, 6]
+
+
+def test_some_versions_stay_however_far_back_and_a_restart_keeps_them(tmp_path: Path) -> None:
+    with open_log(tmp_path, keep=2, keep_per_doubling=1) as log:
+        for updates in range(20):
+            publish(log, updates)
+        assert kept(log) == [20, 19, 18, 16, 8]
+        assert log.get(8) is not None
+    with open_log(tmp_path, keep=2, keep_per_doubling=1) as log:
+        publish(log, 20)
+        assert kept(log) == [21, 20, 18, 16, 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from sim import on_loop, until
 
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
-from cloud_learner.downlink.signing import load_signing_key
+from cloud_learner.downlink.signing import load_signer, load_signing_key
+from cloud_learner.relay import upstream as upstream_module
 from cloud_learner.relay.active_reports import ActiveReports
 from cloud_learner.relay.config import UpstreamConfig
 from cloud_learner.relay.relay_server import RelayServer
@@ -30,6 +32,7 @@ from shoal.policy import MAX_BUNDLE_BYTES, Assembler, PayloadPart, sha256
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
+from shoalctl.pki.delegates import DelegationOffice, install
 from shoalctl.pki.pki import FleetPki, Role
 
 RUN_ID, DIGEST = bytes(16), bytes(32)
@@ -77,17 +80,17 @@ class Place:
 
     @asynccontextmanager
     async def learner(self, *, directory: str = "log") -> AsyncIterator[tuple[PolicyLog, Learner]]:
-        key = load_signing_key(self.learner_identity)
-        with PolicyLog(self.path / directory, key, FLEET) as log:
+        signer = load_signer(self.learner_identity, FLEET)
+        with PolicyLog(self.path / directory, signer.key, FLEET, held=signer.held) as log:
             server = Learner(log)
             async with GrpcServer("127.0.0.1", self.port, self.learner_identity, [server]):
                 yield log, server
 
     @asynccontextmanager
-    async def relay(self) -> AsyncIterator[Relay]:
+    async def relay(self, clock: Callable[[], float] = time.time) -> AsyncIterator[Relay]:
         key = self.relay_identity.policy_public_key
         assert key is not None
-        with RelayStore(self.path / "relay", key, FLEET, keep=4) as store:
+        with RelayStore(self.path / "relay", key, FLEET, keep=4, clock=clock) as store:
             reports = ActiveReports()
             server = RelayServer(store, fleet=FLEET, note_active=reports.note)
             upstream = Upstream(
@@ -344,3 +347,33 @@ async def test_a_device_is_no_relay_whatever_it_serves(tmp_path: Path) -> None:
         ):
             with pytest.raises(grpc.aio.AioRpcError, match=r"(?i)handshake|certificate|verif"):
                 await next_policy(device, "pi-1")
+
+
+@on_loop
+async def test_a_delegates_policies_go_through_a_relay_once_its_clock_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_module, "CLOCK_AGAIN_S", 0.01)
+    place, ahead_s = Place(tmp_path), [1e9]
+    learner = place.learner_identity.directory
+    office = DelegationOffice(
+        place.pki.directory / "policy.key", FLEET, place.pki.policy_public_key
+    )
+    install(learner / "delegate.key", office.delegate(present=learner / "delegate.key"))
+    (learner / "policy.key").unlink()
+    async with (
+        place.learner() as (log, server),
+        place.relay(lambda: time.time() + ahead_s[0]) as relay,
+        place.device("pi-1", relay.port) as device,
+    ):
+        waiting = asyncio.ensure_future(next_policy(device, "pi-1"))
+        first = publish(log)
+        server.announce(first)
+        await until(lambda: relay.upstream.refused >= 3)  # it asks again and again
+        ahead_s[0] = 0.0
+        assert await waiting == first.bundle
+        second = publish(log)
+        server.announce(second)
+        await until(lambda: relay.store.highest_version == 2)
+        assert server.kinds[-1] == pb.PAYLOAD_KIND_DELTA
+        assert relay.store.newest() == second

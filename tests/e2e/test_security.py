@@ -6,28 +6,23 @@ is what an operator's command prints.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import random
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import grpc
 import grpc.aio
 import pytest
-from brokers import HOST, free_port
+from brokers import HOST
 from bundles import CONTENTS, PUBLIC, write_bundle
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from policy_publisher import Publisher
-from policy_server import device as following
-from policy_server import served
+from policy_attacks import POLICY_ATTACKS
 from security_site import FLEET, Site, run
 
 from edge_agent.enrollment.address import Endpoint
@@ -39,14 +34,12 @@ from edge_agent.updates.update_files import UpdateFiles
 from shoal.enrollment import enroll_proof, prove
 from shoal.errors import BundleRefused
 from shoal.identity import Identity
-from shoal.policy import decode_bundle, encode_bundle
 from shoal.topics import Topics
 from shoal.v1 import device_pb2, enrollment_pb2, fleet_pb2, fleet_pb2_grpc
 from shoal.v1 import parameter_server_pb2 as server_pb2
 from shoal.v1.enrollment_pb2_grpc import EnrollmentStub
 from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 from shoal.wire import frame
-from shoalctl.pki.key_files import read_policy_key
 
 TOPICS = Topics(FLEET)
 Attack = Callable[[Site], None]
@@ -224,58 +217,6 @@ async def request_of(stub: EnrollmentStub, name: str, token: str) -> enrollment_
 # ------------------------------------------------------------------- what a device is handed out
 
 
-def hand_out(bad: Callable[[Publisher], bytes]) -> Attack:
-    """A server of the fleet pushes a policy to a device, which goes on with the one it has."""
-
-    def attack(site: Site) -> None:
-        key = read_policy_key(site.pki.directory / "policy.key")
-        assert key is not None
-        publisher = Publisher(fleet=FLEET, key=key)
-
-        async def scenario() -> Events:
-            good, signing = publisher.publish(5), cast("Any", publisher)
-            port = free_port()
-            async with AsyncExitStack() as stack:
-                server = await stack.enter_async_context(served(site.pki, port))
-                store = site.directory / f"policies-{port}"
-                it = await stack.enter_async_context(following(site.pki, port, store, signing))
-                server.graphs[good.manifest.graph_digest] = good.graph
-                server.push(good.bundle, 5)
-                await it.event("policy_swapped")
-                server.push(bad(publisher), 6)
-                refused = await it.event("policy_rejected")
-                assert it.policies.current is not None
-                assert it.policies.current.version == 5
-            told = Events("pi-1", random.randbytes(16), clock=time.time)
-            told.emit(
-                device_pb2.SEVERITY_WARNING,
-                "policy_rejected",
-                refused["message"],
-                reason=refused["reason"],
-            )
-            return told
-
-        site.tell(asyncio.run(asyncio.wait_for(scenario(), 90)), "pi-1")
-
-    return attack
-
-
-def tampered(publisher: Publisher) -> bytes:
-    bundle = decode_bundle(publisher.publish(6).bundle)
-    weights = bytearray(bundle.tensors)
-    weights[-1] ^= 1
-    return encode_bundle(replace(bundle, tensors=bytes(weights)))
-
-
-def of_another_signer(publisher: Publisher) -> bytes:
-    stranger = Publisher(fleet=FLEET, key=Ed25519PrivateKey.generate())
-    return stranger.publish(6).bundle
-
-
-def older(publisher: Publisher) -> bytes:
-    return publisher.publish(4).bundle
-
-
 def tampered_bundle(site: Site) -> None:
     path, updates = site.directory / "agent.tar", site.directory / "updates"
     manifest = write_bundle(path, CONTENTS, arch="x86_64", version="0.2.0-1", fleet=FLEET)
@@ -348,11 +289,10 @@ ROWS = {
     ),
     "a replayed enrolment": Row(enrol_twice(replayed=True), "enrollment.refused.challenge"),
     "a used token": Row(enrol_twice(replayed=False), "enrollment.refused.token_used", "pi-9"),
-    "a tampered policy": Row(hand_out(tampered), "device.policy_rejected.digest", "pi-1"),
-    "a policy of another signer": Row(
-        hand_out(of_another_signer), "device.policy_rejected.signature", "pi-1"
-    ),
-    "an older policy": Row(hand_out(older), "device.policy_rejected.rollback", "pi-1"),
+    **{
+        name: Row(attack, f"device.policy_rejected.{reason}", "pi-1")
+        for name, (attack, reason) in POLICY_ATTACKS.items()
+    },
     "a tampered bundle": Row(tampered_bundle, "device.bundle_refused.digest", "pi-2"),
 }
 

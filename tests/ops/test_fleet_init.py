@@ -60,11 +60,17 @@ def test_the_keys_of_root_and_policies_can_lie_elsewhere_and_daily_work_goes_on(
 ) -> None:
     directory, safe = tmp_path / "fleet", tmp_path / "safe"
     made = make_fleet(directory, FleetPlan("reef"), offline=safe)
-    assert sorted(path.name for path in safe.iterdir()) == ["ca.key", "ca.pem", "policy.key"]
+    assert sorted(path.name for path in safe.iterdir()) == [
+        *("ca.key", "ca.pem", "policy.generation", "policy.key")
+    ]
+    root = (safe / "policy.key").read_bytes()
     assert modes(safe)["."] == 0o700
     assert {modes(safe)["ca.key"], modes(safe)["policy.key"]} == {0o600}
     assert not (directory / "ca.key").exists()
-    assert not (directory / "policy.key").exists()
+    # The key that devices trust is nowhere in it: the learner has a delegate.
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert not [path for path in files if path.name == "policy.key" or root in path.read_bytes()]
+    assert (directory / "identities" / "learner" / "delegate.key") in files
     for path in safe.iterdir():
         path.unlink()
     pki = FleetPki.load(directory)
@@ -72,7 +78,7 @@ def test_the_keys_of_root_and_policies_can_lie_elsewhere_and_daily_work_goes_on(
     identity = Identity.load(pki.issue("pi-1", Role.DEVICE))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(identity.directory / "ca.pem")
-    with pytest.raises(ConfigError, match=r"has no policy\.key"):
+    with pytest.raises(ConfigError, match=r"has no policy\.key.*--policy-key"):
         pki.issue("learner", Role.LEARNER, directory=tmp_path / "learner")
 
 
@@ -112,8 +118,21 @@ def test_the_command_says_where_the_fleet_is_and_what_devices_pin(
     assert said.out.strip() == directory
     fingerprint = FleetPki.load(tmp_path / "fleet").fingerprint
     assert fingerprint in said.err
+    assert "carry it away" not in said.err
     assert run(["enroll", "fingerprint", "--dir", directory]) == 0
     assert capsys.readouterr().out.strip() == fingerprint
+
+
+def test_the_command_says_what_to_carry_away_and_what_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, safe = tmp_path / "fleet", tmp_path / "safe"
+    words = ["fleet", "init", "reef", "--dir", str(directory), "--offline-root", str(safe)]
+    assert run(words) == 0
+    said = capsys.readouterr().err
+    assert f"ca.key and policy.key are in {safe}: carry it away" in said
+    assert f"In {directory} remain the intermediate, and a delegate" in said
+    assert "shoal pki delegate" in said
 
 
 def test_tokens_are_made_listed_and_taken_back_and_their_secrets_are_not_kept(

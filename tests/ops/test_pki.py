@@ -14,6 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import Identity
 from shoalctl.pki.certificates import hosts_of
+from shoalctl.pki.delegates import DelegationOffice
 from shoalctl.pki.pki import FleetPki, Role
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -261,7 +262,9 @@ def test_an_identity_is_renewed_with_its_key_and_hosts_and_without_the_key_of_po
     pki = FleetPki.create(tmp_path / "pki", "demo", clock=lambda: NOW, offline=tmp_path / "safe")
     role = Role(name) if name in list(Role) else Role.DEVICE
     hosts = ["shoal.example.org", "10.0.0.7"] if role.serves else []
-    identity = pki.issue(name, role, sans=hosts)
+    office = DelegationOffice(tmp_path / "safe" / "policy.key", "demo", pki.policy_public_key)
+    delegate = office.delegate(present=tmp_path / "none") if name == "learner" else None
+    identity = pki.issue(name, role, sans=hosts, delegate=delegate)
     before = certificate(identity)
     later = FleetPki.load(pki.directory, clock=lambda: NOW + timedelta(days=300))
     assert later.renew(identity) == certificate(identity)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, short_run
 
-from cloud_learner.downlink.kept_policies import KeptPolicy
+from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
 from cloud_learner.training.checkpoint import newest_checkpoint
 from shoal.errors import PolicyLogError
 from shoal.trajectory import Chunk, decode_chunk, encode_chunk
@@ -191,6 +191,39 @@ def test_one_episode_is_compared_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert "has no whole episode 9999" in capsys.readouterr().err
 
 
+def test_whole_episodes_are_listed_with_what_they_can_be_compared_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=8)
+    assert reproduce(made, "--episodes", "-o", "json") == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    assert [item["episode"] for item in items] == list(range(len(items)))
+    assert all(item["policies_kept"] and item["steps"] > 0 for item in items)
+    assert reproduce(made, "--episode", str(len(items) - 1)) == 0
+    capsys.readouterr()
+    assert reproduce(made, "--episode", str(len(items))) == 1
+    assert reproduce(made, "--episodes", "--seq", "1") == 4
+    capsys.readouterr()
+    (made.state.policies / "versions" / "00000001.bundle").unlink()
+    assert reproduce(made, "--episodes") == 0
+    assert "not any more" in capsys.readouterr().out
+
+
+def test_a_policy_that_is_deleted_while_this_reads_counts_as_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path)
+    real = KeptPolicies.read
+
+    def prune_and_read(self: KeptPolicies, version: int) -> KeptPolicy:
+        (made.state.policies / "versions" / "00000001.bundle").unlink(missing_ok=True)
+        return real(self, version)
+
+    monkeypatch.setattr(KeptPolicies, "read", prune_and_read)
+    assert reproduce(made) == 0
+    assert "their policies are not kept any more, v1;" in capsys.readouterr().out
+
+
 def test_an_earlier_run_is_named_by_the_beginning_of_its_id(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,12 +244,12 @@ def test_chunks_whose_policy_is_gone_are_counted_and_never_pass_for_compared(
     assert reproduce(made) == 0
     said = capsys.readouterr().out
     assert "3 chunks not compared: their policies are not kept any more, v1;" in said
-    assert "policies_kept" in said
+    assert "policies_retain_bytes" in said
     (made.state.policies / "versions" / "00000002.bundle").unlink()
     assert reproduce(made) == 1
     error = capsys.readouterr().err
     assert "nothing could be compared: the policy versions that acted, v1 to v2, are not" in error
-    assert "policies_kept" in error
+    assert "policies_retain_bytes" in error
     assert reproduce(made, "-o", "json") == 1
     (item,) = json.loads(capsys.readouterr().out)["items"]
     assert item["versions_not_kept"] == [1, 2]

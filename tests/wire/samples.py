@@ -19,6 +19,7 @@ import numpy as np
 from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
+from wire.delegation_samples import delegation_samples
 from wire.enrollment_samples import enrollment_samples
 from wire.event_samples import fleet_event_samples
 from wire.fleet_samples import (
@@ -49,6 +50,7 @@ from shoal.policy_delta import PolicyDelta, encode_policy_delta
 from shoal.tensors import Array, encode_tensors
 from shoal.trajectory import encode_chunk, encode_envelope
 from shoal.v1 import (
+    delegation_pb2,
     device_pb2,
     dispatcher_pb2,
     enrollment_pb2,
@@ -67,6 +69,7 @@ from shoal.wire import frame, parse, unframe
 
 GOLDEN = Path(__file__).with_name("golden")
 MODULES = (
+    delegation_pb2,
     device_pb2,
     dispatcher_pb2,
     enrollment_pb2,
@@ -322,7 +325,9 @@ def samples() -> dict[str, bytes]:
         )
         for name, message in _messages().items()
     }
-    return {**encoded, **_bytes()}
+    plain = _bytes()
+    policy = fleet_pb2.PolicyInfo.FromString(encoded["PolicyInfo"])
+    return {**encoded, **plain, **delegation_samples(plain["PolicyBundle"], policy)}
 
 
 def decode(name: str, data: bytes) -> Message:

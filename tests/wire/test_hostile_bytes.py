@@ -20,6 +20,7 @@ from wire import bombs
 from wire.samples import FRAMED, decode, message_types, samples
 
 from shoal import zstd
+from shoal.delegation import decode_delegation
 from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.policy import MAX_BUNDLE_BYTES, decode_bundle, decode_golden, decode_manifest
@@ -207,6 +208,8 @@ def test_columns_of_any_dtype_and_shape_are_a_chunk_or_a_wire_error(
 POLICY_READERS: dict[str, Callable[[bytes], object]] = {
     "PolicyManifest": decode_manifest,
     "PolicyBundle": decode_bundle,
+    "PolicyBundle.2": decode_bundle,
+    "Delegation": decode_delegation,
     "TensorSet": decode_tensors,
     "TensorSet.golden": decode_golden,
     "TensorSet.golden_memory": decode_golden,

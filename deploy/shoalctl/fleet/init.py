@@ -47,7 +47,8 @@ def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None)
     Raises:
         ConfigError: A directory is in use or can't be written, or a name is not valid.
     """
-    from shoalctl.pki.pki import FleetPki, Role
+    from shoalctl.pki.delegates import DELEGATE_FILE, DelegationOffice
+    from shoalctl.pki.pki import POLICY_KEY_FILE, FleetPki, Role
 
     directory = directory.absolute()
     if offline is not None:
@@ -65,8 +66,13 @@ def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None)
         raise ConfigError(f"can't write {directory}: {error.strerror}") from error
     try:
         pki = FleetPki.create(staging, plan.fleet, offline=offline)
+        delegate = None
+        if offline is not None:
+            key = offline / POLICY_KEY_FILE
+            office = DelegationOffice(key, plan.fleet, pki.policy_public_key)
+            delegate = office.delegate(present=staging / DELEGATE_FILE)
         for role in (Role.LEARNER, Role.BROKER, Role.SERVER, Role.OPERATOR):
-            pki.issue(role, role, sans=plan.hosts if role.serves else ())
+            pki.issue(role, role, sans=plan.hosts if role.serves else (), delegate=delegate)
         (staging / "revoked.crl").write_bytes(pki.revocation_list({}))
         for name, tables in _configurations(plan).items():
             _write_toml(staging / name, tables)
@@ -142,6 +148,13 @@ def _write_toml(path: Path, tables: Mapping[str, Mapping[str, object]]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def _delegation_ends(pki: FleetPki) -> str:
+    from shoalctl.pki.delegates import DELEGATE_FILE, read_delegation
+
+    path = pki.directory / "identities" / "learner" / DELEGATE_FILE
+    return read_delegation(path, pki.policy_public_key).ends
+
+
 def _require_empty(directory: Path) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"{directory} exists and is not empty: nothing there is overwritten")
@@ -168,15 +181,19 @@ def init(
     """Make a fleet: CA, policy signing key, identities and configuration, in one directory.
 
     Whoever reads that directory can add devices and sign policies: keep it off the devices.
+    With --offline-root he can sign policies for a while, and is stopped by the next delegate.
     """
     pki = make_fleet(directory, FleetPlan(fleet, tuple(host or ())), offline=offline_root)
     typer.echo(pki.directory)
     typer.echo(f"CA fingerprint: {pki.fingerprint}", err=True)
     if offline_root is not None:
+        key = offline_root / "policy.key"
         typer.echo(
-            f"ca.key and policy.key are in {offline_root}: carry it away, and keep two "
-            "copies. The learner's identity holds the key that it signs policies with; "
-            f"`shoal flash bundle` wants --policy-key {offline_root / 'policy.key'}.",
+            f"ca.key and policy.key are in {offline_root}: carry it away, and keep two copies. "
+            f"In {directory} remain the intermediate, and a delegate that the learner signs "
+            f"policies with until {_delegation_ends(pki)}. Bring {offline_root} back for the next "
+            f"one (`shoal pki delegate --dir {directory} --policy-key {key}`), which also revokes "
+            f"one that was stolen, and for `shoal flash bundle --policy-key {key}`.",
             err=True,
         )
     typer.echo(

@@ -35,6 +35,7 @@ from shoalctl.pki.certificates import (
     requested_key,
     revocation_list,
 )
+from shoalctl.pki.delegates import DELEGATE_FILE, Delegate
 from shoalctl.pki.key_files import (
     PRIVATE,
     PUBLIC,
@@ -143,14 +144,15 @@ class FleetPki:
         except OSError as error:
             raise ConfigError(f"can't write a fleet's keys to {directory}: {error}") from error
         public = policy_key.public_key().public_bytes_raw()
-        return cls(directory, fleet, ca, issuer, clock, public, issuer_key, policy_key)
+        kept = policy_key if offline is None else None  # a learner is given a delegate then
+        return cls(directory, fleet, ca, issuer, clock, public, issuer_key, kept)
 
     @classmethod
     def load(cls, directory: Path, *, clock: Callable[[], datetime] = _utc_now) -> Self:
         """Opens the keys of an existing fleet: those that are there, and those it can't do without.
 
         The key of the root may be absent if there is an intermediate, that of the policies always:
-        then it makes no learner's identity.
+        then a learner's identity is made with a delegate of it.
 
         Raises:
             IdentityError: A file is missing, unreadable, readable by others, or damaged.
@@ -251,10 +253,12 @@ class FleetPki:
         sans: Sequence[str] = (),
         directory: Path | None = None,
         lifetime: timedelta = LEAF_LIFETIME,
+        delegate: Delegate | None = None,
     ) -> Path:
         """Makes a key and a certificate, and writes them as an identity directory.
 
-        The directory appears whole or not at all. The learner's also holds the policy signing key.
+        The directory appears whole or not at all. The learner's also holds what it signs policies
+        with: a delegate, or the policy key itself.
 
         Args:
             name: The certificate's CN: a device id, or the role's own name.
@@ -262,6 +266,7 @@ class FleetPki:
             sans: Host names and addresses that peers connect to, beside the loopback ones.
             directory: Where to write; `identities/{name}` beside the CA if None.
             lifetime: How long the certificate is valid.
+            delegate: Of the policy key, for a learner; None: it gets the policy key.
 
         Returns:
             The identity directory.
@@ -283,13 +288,15 @@ class FleetPki:
             "key.pem": (key_pem(key), PRIVATE),
             "policy.pub": (self.policy_public_key.hex().encode("ascii") + b"\n", PUBLIC),
         }
-        if role is Role.LEARNER:
+        if role is Role.LEARNER and delegate is not None:
+            files[DELEGATE_FILE] = (delegate.file, PRIVATE)
+        elif role is Role.LEARNER:
             if self._policy_key is None:
                 raise ConfigError(
-                    f"{self.directory} has no {POLICY_KEY_FILE}, which a learner signs with: "
-                    "copy it there from where it is kept, and take it away again afterwards"
+                    f"{self.directory} has no {POLICY_KEY_FILE}, for which a learner signs: give "
+                    "its place with --policy-key"
                 )
-            files["policy.key"] = (private_hex(self._policy_key), PRIVATE)
+            files[POLICY_KEY_FILE] = (private_hex(self._policy_key), PRIVATE)
         try:
             write_directory(target, files)
         except OSError as error:

@@ -50,6 +50,9 @@ def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
         "devices_active": policy.devices_active,
         "active_devices": list(policy.active_devices),
         "reason": policy.reason,
+        "signed_by": "delegate" if policy.delegation_generation else "policy key",
+        "delegation_generation": policy.delegation_generation or None,
+        "delegation_not_after_unix_s": policy.delegation_not_after_unix_s or None,
         "created_unix_ms": policy.created_unix_ms,
         "age_s": age(policy.age_s),
     }
@@ -96,11 +99,22 @@ def describe_policy(item: Item) -> list[str]:
         ("Gap", f"by quantization {number(item['kl_quantization']):.2e} nats"),
         ("", f"by staleness {NOTHING if staleness is None else f'{number(staleness):.2e} nats'}"),
         ("Agreement", f"{100 * number(item['agreement']):.1f} % of decisions are those of fp32"),
+        ("Signed by", _signed_by(item)),
         ("Digest", text(item, "digest")),
         ("Graph", text(item, "graph_digest")),
         ("Devices", ", ".join(running) or "none runs it"),
     )
     return [f"{title:<15}{fact}" for title, fact in facts]
+
+
+def _signed_by(item: Item) -> str:
+    if item["delegation_generation"] is None:
+        return text(item, "signed_by")
+    ends = datetime.fromtimestamp(number(item["delegation_not_after_unix_s"]), UTC)
+    return (
+        f"the delegate of generation {item['delegation_generation']}, whom devices that don't hold "
+        f"it yet trust until {ends:%Y-%m-%d %H:%M} UTC"
+    )
 
 
 _POLICY_COLUMNS = (

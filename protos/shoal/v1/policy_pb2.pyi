@@ -43,29 +43,35 @@ class PolicyManifest(_message.Message):
     def __init__(self, fleet: _Optional[str] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., graph_bytes: _Optional[int] = ..., tensors_digest: _Optional[bytes] = ..., tensors_bytes: _Optional[int] = ..., golden_digest: _Optional[bytes] = ..., spec_fingerprint: _Optional[bytes] = ..., precision: _Optional[str] = ..., created_unix_ms: _Optional[int] = ..., kl_quantization: _Optional[float] = ..., reason: _Optional[str] = ..., noise_correlation: _Optional[float] = ..., agreement: _Optional[float] = ..., priority_gamma: _Optional[float] = ..., float_graph_digest: _Optional[bytes] = ...) -> None: ...
 
 class PolicyBundle(_message.Message):
-    __slots__ = ("manifest", "signature", "tensors", "golden")
+    __slots__ = ("manifest", "signature", "tensors", "golden", "delegation")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     GOLDEN_FIELD_NUMBER: _ClassVar[int]
+    DELEGATION_FIELD_NUMBER: _ClassVar[int]
     manifest: bytes
     signature: bytes
     tensors: bytes
     golden: bytes
-    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., tensors: _Optional[bytes] = ..., golden: _Optional[bytes] = ...) -> None: ...
+    delegation: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., tensors: _Optional[bytes] = ..., golden: _Optional[bytes] = ..., delegation: _Optional[bytes] = ...) -> None: ...
 
 class PolicyDelta(_message.Message):
-    __slots__ = ("manifest", "signature", "base_version", "base_digest", "tensors", "golden")
+    __slots__ = ("manifest", "signature", "base_version", "base_digest", "tensors", "golden", "delegation", "same_delegation")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     GOLDEN_FIELD_NUMBER: _ClassVar[int]
+    DELEGATION_FIELD_NUMBER: _ClassVar[int]
+    SAME_DELEGATION_FIELD_NUMBER: _ClassVar[int]
     manifest: bytes
     signature: bytes
     base_version: int
     base_digest: bytes
     tensors: bytes
     golden: bytes
-    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., base_version: _Optional[int] = ..., base_digest: _Optional[bytes] = ..., tensors: _Optional[bytes] = ..., golden: _Optional[bytes] = ...) -> None: ...
+    delegation: bytes
+    same_delegation: bool
+    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., base_version: _Optional[int] = ..., base_digest: _Optional[bytes] = ..., tensors: _Optional[bytes] = ..., golden: _Optional[bytes] = ..., delegation: _Optional[bytes] = ..., same_delegation: bool = ...) -> None: ...

@@ -27,4 +27,6 @@ def test_whatever_step_is_cut_off_a_policy_acts(name: str, tmp_path: Path) -> No
     assert rows
     for row in rows:
         assert row["acted"] in policy_faults.OPERATIONS[name].after, row
+        if "revoked" in row and row["acted"] == 2:  # by a newer delegate than the revoked one
+            assert row["revoked"] == 2, row
         assert row["then"] == 4, row

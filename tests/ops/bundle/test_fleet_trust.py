@@ -41,12 +41,24 @@ def test_the_learners_copy_signs_where_the_first_is_kept_offline(tmp_path: Path)
     plan = FleetPlan("reef", ("fleet.example.org",))
     pki = make_fleet(tmp_path / "fleet", plan, offline=tmp_path / "safe")
     assert not (pki.directory / "policy.key").exists()
+    # A fleet from before delegates: its learner has a copy.
+    copy = pki.directory / "identities/learner/policy.key"
+    shutil.copy(tmp_path / "safe/policy.key", copy)
     expected = FleetTrust.load(pki.directory).signing_key.private_bytes_raw()
-    shutil.rmtree(pki.directory / "identities/learner")
-    with pytest.raises(IdentityError, match="--policy-key"):
-        FleetTrust.load(pki.directory)
     trust = FleetTrust.load(pki.directory, policy_key=tmp_path / "safe/policy.key")
     assert trust.signing_key.private_bytes_raw() == expected
+
+
+def test_a_delegate_signs_no_bundle_and_the_policy_key_is_asked_for(tmp_path: Path) -> None:
+    plan = FleetPlan("reef", ("fleet.example.org",))
+    pki = make_fleet(tmp_path / "fleet", plan, offline=tmp_path / "safe")
+    with pytest.raises(IdentityError, match="--policy-key"):
+        FleetTrust.load(pki.directory)
+    delegate = pki.directory / "identities/learner/delegate.key"
+    with pytest.raises(IdentityError, match=r"give the fleet's policy\.key"):
+        FleetTrust.load(pki.directory, policy_key=delegate)
+    trust = FleetTrust.load(pki.directory, policy_key=tmp_path / "safe/policy.key")
+    assert trust.public_key == pki.policy_public_key
 
 
 def test_another_fleets_key_does_not_sign(fleet: FleetPki, tmp_path: Path) -> None:
