@@ -32,7 +32,7 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, its file, it or its twin that acts, its bundle until saved."""
+    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
@@ -157,7 +157,7 @@ class PolicyStore:
                 chosen = None if self.lacks_twin else self._held[0].acting
             else:
                 self._newest = proof.file
-                self._generation = max(self._generation, proof.generation)
+                self._rise_to(proof.generation)
                 chosen = self._choose(proven, measure=False)
                 held = _Held.of(proof, chosen, data)
                 self._held = [held, *self._held[:_KEPT]]
@@ -306,6 +306,15 @@ class PolicyStore:
                 if self._held and self._held[0].policy is proven.policy:
                     self._act_with(acting)
         return acting
+
+    def _rise_to(self, generation: int) -> None:
+        """Notes on disk, before it acts, that a policy revokes delegates: that may not be lost."""
+        if generation > self._generation:
+            self._generation = generation
+            try:
+                self._mark.rise_to(generation)
+            except OSError as error:  # `save` tries again
+                log.warning("generation_not_persisted", generation=generation, error=str(error))
 
     def _act_with(self, acting: Policy) -> None:
         """Changes the form in which the current version acts."""

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.policies.acceptance import check_acceptable
-from edge_agent.policies.offered import Offered, open_offered
+from edge_agent.policies.offered import Offered, content_of
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
 from edge_agent.policies.precision import Proven
 from edge_agent.policies.self_test import check_ports, self_test
 from shoal.errors import LimitExceeded, PolicyRejected, WireError
 from shoal.layout import ObservationLayout
+from shoal.policy import MAX_BUNDLE_BYTES, Bundle, decode_bundle, golden_of, sha256
+from shoal.policy_delta import Unpacked
+from shoal.policy_trust import prove_manifest
 from shoal.spaces import EnvSpec
 
 FetchGraph = Callable[[bytes], bytes]
@@ -106,17 +109,15 @@ class Prover:
             PolicyRejected: See `PolicyStore.accept`.
         """
         try:
-            opened = open_offered(data, self._root)
-            signed, file, tensors, golden = (
-                opened.signed,
-                opened.file,
-                opened.tensors,
-                opened.golden,
-            )
+            bundle = data if isinstance(data, Unpacked) else _decoded(data)
+            signed = prove_manifest(bundle, self._root)
             manifest = signed.manifest
+            file = PolicyFile(manifest.version, sha256(bundle.manifest))
+            content = content_of(bundle, manifest)
+            tensors, golden = content.tensors, golden_of(content.golden)
             if accepted.acting is not None and accepted.acting[0] == file:
                 proven = Proven(accepted.acting[1], tensors, golden)
-                return Proof(proven, file, opened.delegation, signed.generation)
+                return Proof(proven, file, bundle.delegation, signed.generation)
             check_acceptable(
                 manifest,
                 file,
@@ -141,4 +142,8 @@ class Prover:
             raise PolicyRejected("size", str(error)) from error
         except WireError as error:
             raise PolicyRejected("malformed", str(error)) from error
-        return Proof(Proven(policy, tensors, golden), file, opened.delegation, signed.generation)
+        return Proof(Proven(policy, tensors, golden), file, bundle.delegation, signed.generation)
+
+
+def _decoded(data: bytes) -> Bundle:
+    return decode_bundle(data, max_bytes=MAX_BUNDLE_BYTES)

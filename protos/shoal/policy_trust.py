@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from shoal.delegation import Delegation, Purpose, check_current, check_purpose, prove_delegation
 from shoal.errors import PolicyRejected
-from shoal.policy import SIGNING_CONTEXT, Manifest, decode_manifest
-
-
-class Signed(Protocol):
-    """A bundle, in whatever form: the part of it that is signed."""
-
-    @property
-    def manifest(self) -> bytes:
-        """As in a `shoal.policy.Bundle`."""
-
-    @property
-    def signature(self) -> bytes:
-        """Likewise."""
-
-    @property
-    def delegation(self) -> bytes:
-        """Likewise."""
+from shoal.policy import SIGNING_CONTEXT, Bundle, Manifest, decode_manifest
+from shoal.policy_delta import Unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +44,7 @@ class SignedManifest:
             check_current(self.delegation, now_s=now_s, newest_generation=newest_generation)
 
 
-def prove_manifest(bundle: Signed, root: Ed25519PublicKey) -> SignedManifest:
+def prove_manifest(bundle: Bundle | Unpacked, root: Ed25519PublicKey) -> SignedManifest:
     """Proves who signed a bundle's manifest, and that he may; no clock is asked.
 
     So what was once accepted proves itself for ever, as a device needs that was off for long.

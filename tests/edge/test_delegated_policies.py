@@ -70,6 +70,14 @@ def test_a_new_generation_revokes_those_before_it_for_ever(it: Device) -> None:
     accept(it.start(), second.publish(5))
 
 
+def test_a_generation_is_on_disk_before_its_policy_is(it: Device) -> None:
+    store = it.start()
+    accept(store, PUBLISHER.delegating(1).publish(1))
+    published = PUBLISHER.delegating(2).publish(2)
+    store.accept(published.bundle, published.fetch)
+    assert (marks(it), [int(path.name[:20]) for path in it.bundles]) == ([2], [1])
+
+
 def test_a_generation_stays_though_its_policy_failed_before_it_was_on_disk(it: Device) -> None:
     first, second = PUBLISHER.delegating(1), PUBLISHER.delegating(2)
     store = it.start()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent.acting.actor import Actor
-from edge_agent.policies import offered, policy_files
+from edge_agent.policies import policy_files, proof
 from shoal.errors import PolicyRejected
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def test_more_bytes_than_the_limit_are_refused_before_they_are_read(
 ) -> None:
     store = device.start()
     published = publisher.publish(1)
-    monkeypatch.setattr(offered, "MAX_BUNDLE_BYTES", len(published.bundle) - 1)
+    monkeypatch.setattr(proof, "MAX_BUNDLE_BYTES", len(published.bundle) - 1)
     refuse(store, published, "size")
     assert published.fetches == 0
-    monkeypatch.setattr(offered, "MAX_BUNDLE_BYTES", len(published.bundle))
+    monkeypatch.setattr(proof, "MAX_BUNDLE_BYTES", len(published.bundle))
     accept(store, published)
 
 
