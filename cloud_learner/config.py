@@ -286,6 +286,9 @@ class LearnerConfig:
     optimiser and critic too, and its updates are counted on, which schedules follow. Versions,
     journal and replay start anew either way. A checkpoint in ``state_dir`` goes before it.
 
+    ``policies_kept`` versions stay, and of those before ``policies_per_doubling`` for each doubling
+    of the distance, so that a rollout can go a long way back.
+
     ``policies_after_version`` is for a fleet whose learner lost its ``state_dir``: new policy
     versions are above it, as devices accept nothing below what they hold.
     """
@@ -306,6 +309,7 @@ class LearnerConfig:
     tasks: tuple[TaskConfig, ...] = ()
     checkpoint_interval_s: float = 2.0
     policies_kept: int = 64
+    policies_per_doubling: int = 4
     policies_after_version: int = 0
     tensorboard: bool = True
 
@@ -320,6 +324,12 @@ class LearnerConfig:
         )
         require(
             self.policies_kept >= _MIN_POLICIES, "policies_kept", self.policies_kept, "2 or more"
+        )
+        require(
+            self.policies_per_doubling >= 0,
+            "policies_per_doubling",
+            self.policies_per_doubling,
+            "0 (none) or more",
         )
         require(
             0 <= self.policies_after_version < _TOO_HIGH_VERSION,

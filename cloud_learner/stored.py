@@ -79,6 +79,7 @@ class Stored:
                 signing_key,
                 config.fleet,
                 keep=config.policies_kept,
+                keep_per_doubling=config.policies_per_doubling,
                 after_version=max(saved_version, config.policies_after_version),
                 in_use=active.versions,
                 pinned=pinned,

@@ -36,6 +36,7 @@ from cloud_learner.downlink.published import (
     sign_again,
     sign_policy,
 )
+from cloud_learner.downlink.retention import landmarks
 from cloud_learner.downlink.version_index import VersionIndex
 from shoal.durable_file import remove_leftovers, sync_directory, write_durably
 from shoal.errors import PolicyLogError, PolicyRejected, WireError
@@ -70,6 +71,7 @@ class PolicyLog:
         fleet: str,
         *,
         keep: int = DEFAULT_KEPT,
+        keep_per_doubling: int = 0,
         after_version: int = 0,
         in_use: InUse = frozenset,
         pinned: InUse = frozenset,
@@ -82,6 +84,8 @@ class PolicyLog:
             signing_key: Signs every manifest; devices hold its public half.
             fleet: The fleet the policies are for.
             keep: Versions whose tensors stay on disk, the newest always among them.
+            keep_per_doubling: Of those before, how many stay for each doubling of the distance:
+                see `landmarks`.
             after_version: New versions are higher than this one too, such as the version counter
                 of a checkpoint: it protects a fleet whose log was lost.
             in_use: Says which versions devices have: up to `MAX_IN_USE` older ones are kept too.
@@ -97,6 +101,7 @@ class PolicyLog:
         self._key = signing_key
         self._fleet = fleet
         self._keep = max(1, keep)
+        self._keep_per_doubling = keep_per_doubling
         self._in_use = in_use
         self._pinned = pinned
         self._clock = clock
@@ -263,7 +268,7 @@ class PolicyLog:
             write_durably(path, graph)
 
     def _prune(self, entries: Mapping[int, PolicyInfo]) -> None:
-        """Keeps the newest versions, and those that devices have.
+        """Keeps the newest versions, those that devices have, and some of all others.
 
         A file that cannot be deleted costs space, nothing else.
         """
@@ -273,7 +278,11 @@ class PolicyLog:
             gone = in_use[:-MAX_IN_USE]
             _log.warning("policies_in_use_deleted", count=len(gone), newest=gone[-1])
         pinned = set(self._pinned()).intersection(versions)
-        wanted = sorted({*in_use[-MAX_IN_USE:], *versions[-self._keep :], *pinned})
+        further_back = landmarks(
+            versions, newest=max(versions, default=0), per_doubling=self._keep_per_doubling
+        )
+        newest = versions[-self._keep :]
+        wanted = sorted({*in_use[-MAX_IN_USE:], *newest, *pinned, *further_back})
         kept = {version: entries[version] for version in wanted}
         graphs = {digest.hex() for info in kept.values() for digest in info.graphs}
         self._entries = kept

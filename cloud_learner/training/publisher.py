@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.version_jumps import VersionJumps
-from cloud_learner.fleet.fleet import Fleet
+from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
 from cloud_learner.models.policy import Policy
 from cloud_learner.quantization.sample import Sample, sample_of
 from cloud_learner.training.brain import Brain
@@ -26,6 +26,7 @@ from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions
 from cloud_learner.uplink.arrivals import LEARNER
+from cloud_learner.uplink.throttle import Throttle
 from shoal.errors import PolicyLogError, PolicyRejected
 
 TRANSITIONS_INTERVAL: Final = 100
@@ -82,6 +83,8 @@ class Publisher:
         self._updates = 0
         self._steps = 0
         self._stored = 0
+        self._refused: Mapping[str, float] = {}
+        self._throttle = Throttle(WARN_AGAIN_S, clock=clock)
 
     def note_step(self, experience: Batch | Transitions | Fresh | Likeness) -> None:
         """Notes what was trained from or stored: the next version is measured by it."""
@@ -179,6 +182,23 @@ class Publisher:
         self._updates = manifest.updates
         self._steps = 0
         self._stored = 0
+        if self._refused:
+            self._tell_fallback(manifest.version, manifest.precision)
+
+    def _tell_fallback(self, version: int, precision: str) -> None:
+        """Says that rounding would have cost too much; not of every such version."""
+        self._parts.counters["precision_fallbacks"] += 1
+        count = self._throttle.count_to_tell("precision_fallback")
+        if count:
+            self._parts.fleet.record(
+                LEARNER,
+                "precision_fallback",
+                f"policy v{version} goes out as {precision}, since {_gaps(self._refused)}: over "
+                "the bound (training.kl_quantization_max). Devices act slower with it. Try "
+                "training.network.quantization_aware = true, or raise the bound",
+                count=str(count),
+                precision=precision,
+            )
 
     def _make(self, brain: Brain, reason: str) -> Published:
         policy = brain.learner.policy
@@ -187,6 +207,9 @@ class Publisher:
             self._experience = None
         assert self._sample is not None  # noqa: S101 - `begin` set it
         quantized = brain.quantizer.quantize(policy, self._sample)
+        self._refused = quantized.refused
+        if quantized.refused:
+            reason = f"{reason}; {_gaps(quantized.refused)}"
         return self._parts.policy_log.publish(
             quantized,
             graph=brain.quantizer.graphs[quantized.precision],
@@ -209,6 +232,12 @@ class Publisher:
             f"devices hold policy version {held} and the highest here was {before}: the next is "
             "above theirs, as they accept no other. Was state_dir lost or replaced?",
         )
+
+
+def _gaps(refused: Mapping[str, float]) -> str:
+    """What each precision that was tried would have cost."""
+    each = (f"{precision} is {kl:.2g} nats off" for precision, kl in refused.items())
+    return ", ".join(each)
 
 
 def sample_from(policy: Policy, experience: Batch | Transitions | Fresh | Likeness) -> Sample:

@@ -109,9 +109,16 @@ class Setup:
         if self._store.read().current is not installed.slot:
             reason = options.reason
             self._store.change(lambda state, now: transitions.switch(state, reason, now))
+        if ours:
+            self._put_commands()
         if ours and options.units:
             self._hand_to_systemd(bundle / "units")
         return installed
+
+    def _put_commands(self) -> None:
+        COMMANDS.mkdir(parents=True, exist_ok=True)
+        link_durably(COMMANDS / "shoal-slots", str(self._layout.wrapper))
+        link_durably(COMMANDS / "shoal", str(self._layout.current / "venv" / "bin" / "shoal"))
 
     def _take_token(self, who: account.Account | None) -> None:
         given = os.environ.get(TOKEN_VARIABLE)
@@ -135,9 +142,6 @@ class Setup:
             target = UNITS / unit.name
             if not target.exists() or target.read_bytes() != content:
                 write_durably(target, content)
-        COMMANDS.mkdir(parents=True, exist_ok=True)
-        link_durably(COMMANDS / "shoal-slots", str(self._layout.wrapper))
-        link_durably(COMMANDS / "shoal", str(self._layout.current / "venv" / "bin" / "shoal"))
         systemctl(tool, "enable", AGENT_UNIT, UPDATE_PATH_UNIT)
         if SYSTEMD_RUNS.is_dir():
             systemctl(tool, "daemon-reload")

@@ -26,6 +26,7 @@ from sim import SimDevice, on_loop, until
 from strategies import RUN_ID
 
 from cloud_learner.core import Core, open_core
+from cloud_learner.fleet.event_log import Query
 from cloud_learner.journal.audit import Disposition, RunKey
 from cloud_learner.state_dir import StateDir
 from cloud_learner.uplink.admission import decide
@@ -78,6 +79,24 @@ async def test_an_int8_version_has_a_float_twin_that_chunks_may_come_from_after_
             assert known is not None
             digests.add(known.twin_digest)
     assert digests == {manifest.twin_digest}
+
+
+@on_loop
+async def test_a_version_that_int8_would_cost_too_much_says_what_it_would_have_cost(
+    tmp_path: Path,
+) -> None:
+    usual = config_in(tmp_path)
+    config = replace(usual, training=replace(usual.training, kl_quantization_max=1e-12))
+    async with learning(config) as core:
+        take_in(core, range(CHUNKS))
+        await until_trained(core, 4)
+        manifest = core.parts.policy_log.list()[0].manifest
+        assert manifest.precision != "int8"
+        assert "int8 is" in manifest.reason
+        told = core.parts.fleet.log.newest(Query(kinds=frozenset({"precision_fallback"})), limit=9)
+        assert [each.event.fields["precision"] for each in told] == [manifest.precision]  # once
+        assert "quantization_aware" in told[0].event.message
+        assert core.parts.counters["precision_fallbacks"] >= 1
 
 
 @on_loop

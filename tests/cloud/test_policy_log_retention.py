@@ -108,3 +108,14 @@ def test_of_too_many_old_versions_in_use_the_oldest_go(
                 publish(log, updates)
             assert kept(log) == list(range(MAX_IN_USE + 3, 2, -1))
         assert "policies_in_use_deleted" in [record.getMessage() for record in caplog.records]
+
+
+def test_some_versions_stay_however_far_back_and_a_restart_keeps_them(tmp_path: Path) -> None:
+    with open_log(tmp_path, keep=2, keep_per_doubling=1) as log:
+        for updates in range(20):
+            publish(log, updates)
+        assert kept(log) == [20, 19, 18, 16, 8]
+        assert log.get(8) is not None
+    with open_log(tmp_path, keep=2, keep_per_doubling=1) as log:
+        publish(log, 20)
+        assert kept(log) == [21, 20, 18, 16, 8]

@@ -95,6 +95,7 @@ def test_a_trial_that_is_not_over_in_time_is_said_and_goes_on(
     (item,) = items(capsys.readouterr().out)
     assert (item["outcome"], item["ok"]) == ("on_trial", False)
     assert "it has not acted yet" in item["reason"]
+    assert "bin/shoal-slots run` running there?" in item["reason"]
     assert host.slots.trial is not None
 
 

@@ -238,6 +238,11 @@ class HostFlasher:
 
     async def _wait(self, remote: Remote, bundle: OfflineBundle) -> HostResult:
         self._begin(Step.WAIT)
+        if not self._settings.places.systemd:
+            self._progress.say(
+                self._host.name,
+                f"it acts as soon as `{self._settings.places.slots} run` runs there",
+            )
         deadline = self._clock() + (self._settings.wait_s or 0.0)
         while True:
             standing = await self._look(remote, bundle)
@@ -262,8 +267,7 @@ class HostFlasher:
             case Verdict.ON_TRIAL:
                 waited_s = self._settings.wait_s
                 reason = (
-                    f"after {waited_s:g} s {standing.reason}: it goes on by itself; see "
-                    "`shoal devices describe`, and `journalctl -u shoal-agent` there"
+                    f"after {waited_s:g} s {standing.reason}: {self._what_to_do()}"
                     if waited
                     else standing.reason
                 )
@@ -273,6 +277,15 @@ class HostFlasher:
                 return self._rolled_back(standing)
         return self._way.result(
             Outcome.FAILED, f"the bundle is {standing.verdict} in its slots, and does not run"
+        )
+
+    def _what_to_do(self) -> str:
+        places = self._settings.places
+        if not places.systemd:
+            return f"is `{places.slots} run` running there? See `{places.slots} status`"
+        return (
+            "it goes on by itself; see `shoal devices describe`, and `journalctl -u shoal-agent` "
+            "there"
         )
 
     def _rolled_back(self, standing: Standing) -> HostResult:
