@@ -109,7 +109,7 @@ class DQN:
 
         self.policy, self._target = network(), network()
         if self.policy.state_width:
-            raise ConfigError("DQN trains no memory: use training.network.kind mlp, cnn or APPO")
+            raise ConfigError("DQN trains no memory: use training.network.kind mlp or cnn, or APPO")
         self._target.normalizer = self.policy.normalizer  # one and the same: it is no weight
         self._optimiser = Optimiser(self.policy.parameters(), settings)
         self._target_flat = flatten(list(self._target.parameters()))
