@@ -122,10 +122,7 @@ class DQN:
         asks = settings.priority_alpha > 0.0 and not settings.normalize_rewards
         own_units = settings.reward_scale == 1.0
         self.behaviour = Behaviour(priority_gamma=settings.gamma if asks and own_units else 0.0)
-        # What is trained in integers is published in the same integers.
-        self.policy.relative_values = (
-            self.behaviour.priority_gamma == 0.0 and not setup.network.quantization_aware
-        )
+        self.policy.relative_values = self.behaviour.priority_gamma == 0.0
         self.errors: NDArray[np.float32] | None = None
 
     @property
