@@ -129,7 +129,9 @@ class SimulatedRunner:
             outputs = total * layer.scale
             if self._relative:
                 whole = self._network.affine(place)
-                mean = functional.linear(value.data * value.scale, whole.weight.mean(0, True))
+                mean = functional.linear(
+                    value.data * value.scale, whole.weight.mean(0, keepdim=True)
+                )
                 outputs = outputs + mean + whole.bias.mean()
             return Units(outputs, total.new_ones(()))
         activation = self._plan.dense(place).activation

@@ -84,7 +84,7 @@ def test_of_relative_values_the_differences_are_trained_in_integers_and_the_mean
         quantized = quantizer.quantize(case.policy, case.sample)
         assert quantized.kl_quantization < 1e-6
         ours, exact = case.asked(), plain.asked()
-        off = ours - ours.mean(-1, True) - exact + exact.mean(-1, True)
+        off = ours - ours.mean(-1, keepdim=True) - exact + exact.mean(-1, keepdim=True)
         mean_off = (ours - exact).mean(-1).abs().max() / exact.abs().max()
         found.append((float(off.abs().mean()), float(mean_off)))
     (absolute, _), (close, mean_off) = found
