@@ -16,6 +16,7 @@ from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.signing import load_signing_key
+from cloud_learner.fleet.event_store import EventStore, save_events
 from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
 from cloud_learner.fleet.service import FleetService
@@ -87,6 +88,8 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             fleet=config.fleet,
             task_of=dispatch.task_of,
         )
+        event_store = stack.enter_context(EventStore(state.events))
+        event_store.fill(parts.fleet.log)
         events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
         rollout = open_rollouts(config, state, core, signing_key.public_key().public_bytes_raw())
         services: list[Service] = [
@@ -117,6 +120,7 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             "appetite": appetite.serve,
             "trainer": lambda: trainer.serve(core.restored),
             "dispatch": dispatch.serve,
+            "events": lambda: save_events(parts.fleet.log, event_store),
             "rollouts": rollout.rollouts.serve,
             "grpc": server.serve,
             "active": core.active.save_often,

@@ -88,6 +88,11 @@ class StateDir:
         return self.directory / "rollouts.db"
 
     @property
+    def events(self) -> Path:
+        """What happened in the fleet."""
+        return self.directory / "events.db"
+
+    @property
     def bundles(self) -> Path:
         """The agents' bundles that devices fetch."""
         return self.directory / "bundles"

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,8 +79,9 @@ class EventLog:
     for logged in log.newest(Query(about="pi-1"), limit=10): ...
 
     Attributes:
-        log_id: 16 bytes, anew at each start; places count within it.
-        counters: How often each kind happened, by `SOURCE.NAME` or `SOURCE.NAME.REASON`.
+        log_id: 16 bytes; places count within it.
+        counters: How often each kind happened since the start, by `SOURCE.NAME` or
+            `SOURCE.NAME.REASON`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,6 +122,23 @@ class EventLog:
         self._changed.set()
         self._changed = asyncio.Event()
         return logged
+
+    def restore(self, log_id: bytes, events: Iterable[LoggedEvent], *, after: int) -> None:
+        """Goes on from what an earlier log kept; nothing was added to this one.
+
+        Args:
+            log_id: That log's.
+            events: What it kept, oldest first.
+            after: The places of new events are above it.
+        """
+        self.log_id = log_id
+        for logged in events:
+            self._keep(logged)
+        self._place = after
+
+    def places(self) -> set[int]:
+        """Of all that is kept."""
+        return set(self._events)
 
     def newest(self, query: Query, *, limit: int) -> list[LoggedEvent]:
         """What is asked for, newest first."""

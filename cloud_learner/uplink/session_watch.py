@@ -20,7 +20,7 @@ class Heard:
         connected_s: Since when the subscription stands; None when it does not.
         chunk_s: The last trajectory message; None: never.
         report_s: The last status, telemetry or event; None: never.
-        waiting: Chunks that devices say they hold.
+        waiting: Chunks that devices which are here now say they hold.
     """
 
     connected_s: float | None
@@ -51,11 +51,13 @@ async def watch_session(
     """Renews the session when it needs it, until cancelled."""
     while True:
         await asyncio.sleep(after_s / 4)
+        here = fleet.present()
+        audits = fleet.audits().items()
         heard = Heard(
             connected_s=subscriber.connected_s,
             chunk_s=ingest.last_chunk_s,
             report_s=ingest.last_report_s,
-            waiting=sum(audit.in_flight for audit in fleet.audits().values()),
+            waiting=sum(audit.in_flight for device_id, audit in audits if device_id in here),
         )
         if needs_renewal(heard, now_s=clock(), after_s=after_s):
             fleet.record(

@@ -61,7 +61,7 @@ def enrol(config: Path) -> None:
         *("shoal", "agent", "enroll", "--server", f"{seed['host']}:{seed['port']}"),
         *("--ca-fingerprint", seed["ca_fingerprint"], "--identity", str(identity)),
     ]
-    token = TOKEN.read_text().strip() if TOKEN.is_file() else ""
+    token = read_token()
     environment = {**os.environ, **({"SHOAL_ENROLL_TOKEN": token} if token else {})}
     while True:
         with subprocess.Popen(command, env=environment) as child:
@@ -69,6 +69,21 @@ def enrol(config: Path) -> None:
                 return
         (RUN / "alive").touch()  # it waits for its fleet, and is not ill
         time.sleep(15)
+
+
+def read_token() -> str:
+    """The one-time token; empty where there is none.
+
+    Raises:
+        PermissionError: It belongs to another user; the message says what to do.
+    """
+    try:
+        return TOKEN.read_text().strip() if TOKEN.is_file() else ""
+    except PermissionError as error:
+        raise PermissionError(
+            f"{TOKEN} can't be read by user {os.getuid()}, which this container runs as: give it "
+            f"the file (chown {os.getuid()} enrolment-token; chmod 0400 enrolment-token)"
+        ) from error
 
 
 def run(arguments: list[str]) -> int:
@@ -145,7 +160,8 @@ def main(arguments: list[str]) -> int:
     except Stopped:
         return 0
     except (OSError, ValueError, KeyError) as error:
-        print(f"{arguments[1]}: {type(error).__name__}: {error}", file=sys.stderr)
+        problem = error if isinstance(error, PermissionError) else f"{arguments[1]}: {error!r}"
+        print(problem, file=sys.stderr)
         return EXIT_BAD_ARGUMENTS
 
 

@@ -68,7 +68,7 @@ class SlotEvents:
             slot=entry.slot.value,
             bundle_version="" if release is None else release.bundle_version,
             digest="" if release is None else release.digest,
-            reason=entry.reason,
+            because=entry.reason,
             number=entry.number,
             at_unix_s=entry.at_unix_s,
         )

@@ -153,6 +153,10 @@ class TaskStoreError(ShoalError):
     """The learner's tasks cannot be read or written."""
 
 
+class EventStoreError(ShoalError):
+    """The events of the fleet cannot be read or written."""
+
+
 class RolloutError(ShoalError):
     """A rollout cannot be started or steered, or its record not be read or written."""
 

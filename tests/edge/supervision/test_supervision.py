@@ -209,7 +209,7 @@ def test_each_switch_is_told_once_with_its_reason_also_over_restarts(tmp_path: P
     SlotEvents(tmp_path, events).tell(state.history)
     (told,) = events.take()
     assert told.name == "slot_switched"
-    assert told.fields["reason"] == "rollout 7, wave 2"
+    assert told.fields["because"] == "rollout 7, wave 2"
     assert told.fields["bundle_version"] == "2.0"
     again = SlotEvents(tmp_path, events)
     again.tell(state.history)

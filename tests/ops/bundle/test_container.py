@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 import subprocess
 import sys
@@ -145,3 +146,20 @@ def test_the_image_is_pinned_unprivileged_and_watched() -> None:
     assert last.index("USER shoal") < last.index("ENTRYPOINT")
     assert "HEALTHCHECK" in last
     assert "torch" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def test_a_token_of_another_user_says_whom_to_give_it_to() -> None:
+    class Closed:
+        def is_file(self) -> bool:
+            return True
+
+        def read_text(self) -> str:
+            raise PermissionError(13, "Permission denied")
+
+        def __str__(self) -> str:
+            return "/run/secrets/enrolment-token"
+
+    names = runpy.run_path(str(PROGRAM))
+    names["read_token"].__globals__["TOKEN"] = Closed()
+    with pytest.raises(PermissionError, match=r"chown \d+ enrolment-token"):
+        names["read_token"]()

@@ -85,7 +85,9 @@ def test_a_boot_partition_that_is_full_is_refused_before_the_card_is_touched(
     trixie: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = a_bundle(tmp_path, {"wheels/large.whl": bytes(4 * MIB)})
-    refused(capsys, 1, "partition is full", "--image", trixie, "--to", "card", "--bundle", bundle)
+    refused(
+        capsys, 1, "are free; take an image", "--image", trixie, "--to", "card", "--bundle", bundle
+    )
     assert not (tmp_path / "card").exists()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from shoal.errors import ConfigError, FlashFailed
 MAX_READ_BYTES = 1 << 20
 """The largest file of a boot partition that is read into memory."""
 
+_FREE = re.compile(r"(\d[\d ]*) bytes free", re.ASCII)
 _TIMEOUT_S = 600
 _EPOCH_S = 946684800
 """What files are dated: a card made twice from the same settings has the same bytes."""
@@ -106,10 +109,31 @@ class FatVolume:
         Raises:
             FlashFailed: It doesn't fit, or the file system is damaged.
         """
+        free_bytes = self._free_bytes()
+        count = content.stat().st_size if isinstance(content, Path) else len(content)
+        if count > free_bytes + self._bytes_of(name):
+            raise FlashFailed(
+                f"the image's boot partition is full: {name} has {count:,} bytes, and "
+                f"{free_bytes:,} are free; take an image with a larger one, or leave something out"
+            )
         if isinstance(content, Path):
             self._run("mcopy", "-o", str(content), f"::/{name}")
         else:
             self._run("mcopy", "-o", "-", f"::/{name}", stdin=content)
+
+    def _free_bytes(self) -> int:
+        """What is not taken; all there is if mtools does not say."""
+        listing = self._read("mdir", "::/").decode("ascii", "replace")
+        found = _FREE.search(listing)
+        return int(found[1].replace(" ", "")) if found else sys.maxsize
+
+    def _bytes_of(self, name: str) -> int:
+        """The size of a file of the root; 0 where there is none."""
+        if name.rpartition("/")[0] or name.lower() not in {each.lower() for each in self.names()}:
+            return 0
+        with tempfile.TemporaryFile() as content:
+            self._run("mtype", f"::/{name}", out=content)
+            return os.fstat(content.fileno()).st_size
 
     def make_directory(self, name: str) -> None:
         """Makes a directory in the root; one that is there already stays.
