@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from cloud_learner.algorithms.interface import Setup, load_algorithm
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
+from cloud_learner.quantization.initial import load_weights
 from cloud_learner.quantization.quantize import Quantized, Quantizer
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.quantization.session import open_session
@@ -171,6 +172,7 @@ class InMemory:
         chunk_steps: int = 32,
         seed: int = 0,
         window: int = 100,
+        init: bytes | None = None,
     ) -> None:
         torch.set_num_threads(1)
         config = LearnerConfig(
@@ -184,6 +186,9 @@ class InMemory:
         ]
         setup = Setup(self.spec, training.network, seed)
         self.learner = Learner(self.choice.build(setup), name=self.choice.path)
+        if init is not None:
+            load_weights(self.learner.policy, init)
+            self.learner.note_given_weights()
         self.quantizer = Quantizer(
             self.learner.policy,
             kl_max=kl_bound(training, self.choice.data),
@@ -269,6 +274,7 @@ def main() -> int:
     parser.add_argument("--timeout-s", type=float, default=120.0, help="of processor time")
     parser.add_argument("--threshold", type=float)
     parser.add_argument("--window", type=int, default=100, help="episodes that the mean is of")
+    parser.add_argument("--init", type=Path, help="a policy in fp32, of `shoal learner export`")
     given = parser.parse_args()
     network = _table(given.network)
     if "hidden" in network:
@@ -287,6 +293,7 @@ def main() -> int:
         chunk_steps=given.chunk_steps,
         seed=given.seed,
         window=given.window,
+        init=None if given.init is None else given.init.read_bytes(),
     )
     threshold = given.threshold if given.threshold is not None else fleet.spec.reward_threshold
     began_s = shown_s = time.process_time()

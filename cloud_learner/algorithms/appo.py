@@ -21,6 +21,7 @@ from torch.nn import functional
 from cloud_learner.algorithms.actor_critic_view import Columns, actor_critic_view
 from cloud_learner.algorithms.appo_settings import AppoSettings
 from cloud_learner.algorithms.arrays import tensor
+from cloud_learner.algorithms.critic_warmup import CriticWarmup
 from cloud_learner.algorithms.differentiable import layout_digest
 from cloud_learner.algorithms.interface import DataKind, Setup, State
 from cloud_learner.algorithms.optimiser import (
@@ -94,6 +95,7 @@ class APPO:
         self._view = actor_critic_view(self.model, burn_in=settings.burn_in)
         self._settings = settings
         self._optimiser = Optimiser(self.model.parameters(), settings)
+        self._warmup = CriticWarmup(settings.init_critic_updates)
         self._rewards = RewardScale(
             settings.gamma, fixed=settings.reward_scale, normalize=settings.normalize_rewards
         )
@@ -113,9 +115,15 @@ class APPO:
         """Minibatches whose loss or gradient was not finite."""
         return self._optimiser.skipped
 
+    def note_given_weights(self) -> None:
+        """Has the critic come to know a policy whose weights were set from a file."""
+        self._warmup.begin(self.updates)
+
     def learn(self, batch: Batch) -> Mapping[str, float]:
         """Trains on one batch; a minibatch that is not finite changes nothing and is counted."""
         settings, optimiser = self._settings, self._optimiser
+        if self._warmup.ends(self.updates):
+            optimiser.restart()  # with moments of 0 the policy's first steps would be far too long
         self.policy.observe(batch.observations[:-1].reshape(-1, *batch.observations.shape[2:]))
         self._rewards.observe(batch.rewards, batch.ended)
         learning_rate = optimiser.learning_rate
@@ -258,8 +266,10 @@ class APPO:
             worst = torch.where(costs > 0.0, worst.minimum(settings.dual_clip * costs), worst)
         policy_loss = worst.mean()
         value_loss = _value_loss(values, columns, settings)
-        total = torch.add(policy_loss, value_loss, alpha=settings.value_coef)
         metrics = {"policy_loss": policy_loss.detach(), "value_loss": value_loss.detach()}
+        if self._warmup.active:
+            return Loss(total=value_loss * settings.value_coef, metrics=metrics)
+        total = torch.add(policy_loss, value_loss, alpha=settings.value_coef)
         if entropy_coef := self._entropy_coef():
             entropy = distribution.entropy(params).mean()
             total = torch.sub(total, entropy, alpha=entropy_coef)
@@ -291,6 +301,7 @@ class APPO:
             "optimiser": dict(self._optimiser.state_dict()),
             "rewards": dict(self._rewards.state_dict()),
             "generator": self._generator.get_state(),
+            "critic_only_until": self._warmup.until,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -303,6 +314,7 @@ class APPO:
         self._optimiser.load_state_dict(state["optimiser"])
         self._rewards.load_state_dict(state["rewards"])
         self._generator.set_state(state["generator"])
+        self._warmup.until = state.get("critic_only_until", 0)
 
     def _entropy_coef(self) -> float:
         settings = self._settings

@@ -30,6 +30,8 @@ class AppoSettings(OptimiserSettings):
         epochs: Passes over a batch.
         minibatches: Updates a pass.
         burn_in: Steps at the start of a chunk that only warm up a policy's memory.
+        init_critic_updates: Updates in which only the critic learns, after the policy was given by
+            a file that has none.
         reward_scale: Rewards are multiplied by this, by the learner alone.
         normalize_rewards: Divides them by the running deviation of their discounted sum.
     """
@@ -50,6 +52,7 @@ class AppoSettings(OptimiserSettings):
     epochs: int = 4
     minibatches: int = 4
     burn_in: int = 0
+    init_critic_updates: int = 500
     reward_scale: float = 1.0
     normalize_rewards: bool = False
 
@@ -59,7 +62,7 @@ class AppoSettings(OptimiserSettings):
             require(0.0 <= getattr(self, key) <= 1.0, key, getattr(self, key), "0 to 1")
         for key in ("rho_bar", "c_bar", "clip"):
             require(getattr(self, key) > 0.0, key, getattr(self, key), "more than 0")
-        for key in ("entropy_coef", "kl_coef", "value_coef", "burn_in"):
+        for key in ("entropy_coef", "kl_coef", "value_coef", "burn_in", "init_critic_updates"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "0 or more")
         for key in ("epochs", "minibatches"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")

@@ -109,7 +109,7 @@ class DQN:
 
         self.policy, self._target = network(), network()
         if self.policy.state_width:
-            raise ConfigError("DQN trains no memory: use training.network.kind mlp, cnn or APPO")
+            raise ConfigError("DQN trains no memory: use training.network.kind mlp or cnn, or APPO")
         self._target.normalizer = self.policy.normalizer  # one and the same: it is no weight
         self._optimiser = Optimiser(self.policy.parameters(), settings)
         self._target_flat = flatten(list(self._target.parameters()))
@@ -122,10 +122,7 @@ class DQN:
         asks = settings.priority_alpha > 0.0 and not settings.normalize_rewards
         own_units = settings.reward_scale == 1.0
         self.behaviour = Behaviour(priority_gamma=settings.gamma if asks and own_units else 0.0)
-        # What is trained in integers is published in the same integers.
-        self.policy.relative_values = (
-            self.behaviour.priority_gamma == 0.0 and not setup.network.quantization_aware
-        )
+        self.policy.relative_values = self.behaviour.priority_gamma == 0.0
         self.errors: NDArray[np.float32] | None = None
 
     @property

@@ -31,6 +31,7 @@ class ImpalaSettings(OptimiserSettings):
     value_coef: float = 0.5
     value_loss: str = "mse"
     burn_in: int = 0
+    init_critic_updates: int = 500
     reward_scale: float = 1.0
     normalize_rewards: bool = False
 

@@ -145,6 +145,12 @@ class Optimiser:
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
+    def restart(self) -> None:
+        """Forgets the moments of earlier gradients; the count of updates goes on."""
+        self._first_moment.zero_()
+        self._second_moment.zero_()
+        self._adam_steps.zero_()
+
     def note_updates(self, updates: int) -> None:
         """Takes over a count of updates that were made elsewhere: schedules follow it."""
         self._updates = updates

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cloud_learner.algorithms.arrays import parts_of
+from cloud_learner.algorithms.critic_warmup import CriticWarmup
 from cloud_learner.algorithms.interface import Behaviour, DataKind, Setup, State
 from cloud_learner.algorithms.optimiser import (
     Optimiser,
@@ -45,6 +46,8 @@ class SacSettings(TransitionSettings):
         tune_temperature: Whether it then follows the entropy.
         target_entropy: Where to, in nats, of actions measured from -1 to 1; None: minus their
             number.
+        init_critic_updates: Updates in which only the critics learn, after the policy was given by
+            a file that has none.
         noise_correlation: Of one step's exploration noise with the next step's, 0 to 1.
     """
 
@@ -53,11 +56,14 @@ class SacSettings(TransitionSettings):
     temperature: float = 1.0
     tune_temperature: bool = True
     target_entropy: float | None = None
+    init_critic_updates: int = 1000
     noise_correlation: float = 0.0
 
     def __post_init__(self) -> None:
         TransitionSettings.__post_init__(self)
         require(self.temperature > 0.0, "temperature", self.temperature, "more than 0")
+        warmup = self.init_critic_updates
+        require(warmup >= 0, "init_critic_updates", warmup, "0 or more")
         correlation = self.noise_correlation
         require(0.0 <= correlation < 1.0, "noise_correlation", correlation, "0 to below 1")
 
@@ -84,7 +90,7 @@ class SAC:
         self._settings = settings
         self.policy = build_policy(setup.spec, setup.network, head="squash", seed=setup.seed)
         if self.policy.state_width:
-            raise ConfigError("SAC trains no memory: use training.network.kind mlp, cnn or APPO")
+            raise ConfigError("SAC trains no memory: use training.network.kind mlp or cnn, or APPO")
         distribution = self.policy.distribution
         if not isinstance(distribution, SquashedGaussian):
             raise ConfigError("SAC acts in one Box with bounds; use APPO for other actions")
@@ -105,6 +111,7 @@ class SAC:
         self._actor_optimiser = Optimiser(self.policy.parameters(), settings)
         self._critic_optimiser = Optimiser(self._critics.parameters(), settings)
         self._target_flat = flatten(list(self._targets.parameters()))
+        self._warmup = CriticWarmup(settings.init_critic_updates)
         self._log_temperature = nn.Parameter(torch.tensor([math.log(settings.temperature)]))
         constant = replace(settings, final_learning_rate=None)
         self._temperature_optimiser = Optimiser([self._log_temperature], constant)
@@ -136,6 +143,10 @@ class SAC:
         """Sees every chunk once."""
         self.policy.observe(fresh.observations)
         self._rewards.observe(fresh.rewards, fresh.ended)
+
+    def note_given_weights(self) -> None:
+        """Has the critics come to know a policy whose weights were set from a file."""
+        self._warmup.begin(self.updates)
 
     def learn(self, batch: Transitions) -> Mapping[str, float]:
         """Makes `gradient_steps` updates of everything, each from its own part of the batch."""
@@ -173,6 +184,7 @@ class SAC:
             "temperature_optimiser": dict(self._temperature_optimiser.state_dict()),
             "rewards": dict(self._rewards.state_dict()),
             "generator": self._generator.get_state(),
+            "critic_only_until": self._warmup.until,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -191,8 +203,11 @@ class SAC:
         self._temperature_optimiser.load_state_dict(state["temperature_optimiser"])
         self._rewards.load_state_dict(state["rewards"])
         self._generator.set_state(state["generator"])
+        self._warmup.until = state.get("critic_only_until", 0)
 
     def _update(self, columns: Mapping[str, Tensor], errors: list[Tensor]) -> dict[str, float]:
+        if self._warmup.ends(self.updates):
+            self._actor_optimiser.restart()  # with moments of 0 its first steps would be too long
         observations, weights = columns["observations"], columns["weights"]
         rows = len(weights)
         targets = self.critic_targets(columns, self._noise(rows))
@@ -206,9 +221,10 @@ class SAC:
         value = self._least(self._critics, observations, sampled.action)
         temperature = self._log_temperature.detach().exp()
         actor_loss = (temperature * sampled.log_prob - value).mean()
-        actor_norm = self._actor_optimiser.descend(actor_loss)
+        learns = not self._warmup.active
+        actor_norm = self._actor_optimiser.descend(actor_loss * float(learns))
         surplus = sampled.log_prob.detach().mean() + self._target_entropy
-        if self._settings.tune_temperature:
+        if self._settings.tune_temperature and learns:
             self._temperature_optimiser.descend((-self._log_temperature * surplus).sum())
         with torch.no_grad():
             self._target_flat.lerp_(self._critic_optimiser.flat, self._settings.tau)

@@ -25,6 +25,11 @@ class Affine:
     bias: Tensor
 
 
+def less_mean(layer: Affine) -> Affine:
+    """A layer whose outputs have the mean of all of them taken away."""
+    return Affine(layer.weight - layer.weight.mean(0), layer.bias - layer.bias.mean())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Past:
     """What a memory starts from: the state `[B, S]`, and `starts`, bool `[T, B]`."""

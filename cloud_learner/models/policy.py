@@ -25,7 +25,7 @@ from cloud_learner.models.heads import (
 )
 from cloud_learner.models.integers import HeldRanges
 from cloud_learner.models.memory import Remembered
-from cloud_learner.models.network import Affine, FloatRunner, Network, Past, no_past
+from cloud_learner.models.network import Affine, FloatRunner, Network, Past, less_mean, no_past
 from cloud_learner.models.normalizer import Normalizer
 from cloud_learner.models.plan import Plan, flow
 from cloud_learner.models.simulated import SimulatedRunner
@@ -155,7 +155,7 @@ class Policy(nn.Module):
         layer = self.network.affine(place)
         if not self.relative_values or self.head != "greedy" or place != self.plan.last:
             return layer
-        return Affine(layer.weight - layer.weight.mean(0), layer.bias - layer.bias.mean())
+        return less_mean(layer)
 
     def features(self, observations: Tensor) -> Features:
         """Observations `[..., *obs]`, sorted and normalized, for any network of this learner."""
@@ -197,7 +197,12 @@ class Policy(nn.Module):
             return _Ran(flow(self.plan, floats).data, floats.remembered)
         normalized = self.normalizer is not None
         integers = SimulatedRunner(
-            self.network, self.ranges, features, normalized=normalized, past=past
+            self.network,
+            self.ranges,
+            features,
+            normalized=normalized,
+            past=past,
+            relative=self.relative_values and self.head == "greedy",
         )
         return _Ran(flow(self.plan, integers).data, integers.remembered)
 

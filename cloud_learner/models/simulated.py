@@ -30,7 +30,7 @@ from cloud_learner.models.integers import (
     quantize_affine,
 )
 from cloud_learner.models.memory import Remembered, unroll_attention, unroll_lstm
-from cloud_learner.models.network import Network, Past
+from cloud_learner.models.network import Affine, Network, Past, less_mean
 from cloud_learner.models.plan import Attention
 
 
@@ -62,6 +62,7 @@ class SimulatedRunner:
         *,
         normalized: bool,
         past: Past | None = None,
+        relative: bool = False,
     ) -> None:
         """Takes the inputs.
 
@@ -71,6 +72,7 @@ class SimulatedRunner:
             features: `[*lead, ...]`; with memory `lead` is `[T, B]`.
             normalized: Whether the vector went through a normalizer.
             past: For a memory.
+            relative: Whether the graph has the outputs less their mean, which stays in float32.
         """
         self._network = network
         self._plan = network.plan
@@ -78,6 +80,7 @@ class SimulatedRunner:
         self._features = features
         self._normalized = normalized
         self._past = past
+        self._relative = relative
         self.remembered: Remembered | None = None
 
     def image(self, index: int) -> Units:
@@ -123,7 +126,14 @@ class SimulatedRunner:
         layer = self._folded(place, value)
         total = functional.linear(value.data, layer.weight, layer.bias.float())
         if place == self._plan.last:
-            return Units(total * layer.scale, total.new_ones(()))
+            outputs = total * layer.scale
+            if self._relative:
+                whole = self._network.affine(place)
+                mean = functional.linear(
+                    value.data * value.scale, whole.weight.mean(0, keepdim=True)
+                )
+                outputs = outputs + mean + whole.bias.mean()
+            return Units(outputs, total.new_ones(()))
         activation = self._plan.dense(place).activation
         if activation == "tanh":
             return _within_one((total * layer.scale).tanh())
@@ -166,15 +176,20 @@ class SimulatedRunner:
 
     def _folded(self, place: int, value: Units) -> IntegerAffine:
         """A dense layer in integers; scales of single columns go into the weights."""
-        weight = self._network.affine(place).weight
+        weight = self._affine(place).weight
         if value.scale.dim() == 0:
             return self._integers(place, weight, value.scale)
         return self._integers(place, weight * value.scale, value.scale.new_ones(()))
 
     def _integers(self, place: int, weight: Tensor, input_scale: Tensor) -> IntegerAffine:
         reach = hold_range(self._ranges.reach(f"weight.{place}"), channel_reach(weight))
-        bias = self._network.affine(place).bias
+        bias = self._affine(place).bias
         return quantize_affine(weight, bias, input_scale, reach, straight_round)
+
+    def _affine(self, place: int) -> Affine:
+        """The weights of a layer as the graph has them."""
+        layer = self._network.affine(place)
+        return less_mean(layer) if self._relative and place == self._plan.last else layer
 
 
 def straight_round(values: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def make_source(
         ConfigError: Mode, algorithm and sizes do not go together.
     """
     training = config.training
-    check_mode(training, choice)
+    check_training(training, choice)
     turns, transitions = None, None
     if choice.data == "transitions":
         transitions = TransitionReplay(
@@ -85,12 +85,19 @@ def turns_of(source: Source) -> Lockstep | None:
     return source if isinstance(source, Lockstep) else None
 
 
-def check_mode(training: TrainingConfig, choice: Choice) -> None:
-    """Refuses a mode that an algorithm has not.
+def check_training(training: TrainingConfig, choice: Choice) -> None:
+    """Refuses a mode or a memory that an algorithm has not.
 
     Raises:
-        ConfigError: It is sync, and the algorithm trains from transitions.
+        ConfigError: The mode is sync or the network has a memory, and the algorithm trains from
+            transitions, which are no sequences.
     """
+    if training.network.kind in {"lstm", "attention"} and choice.data == "transitions":
+        raise ConfigError(
+            f"training.network.kind = {training.network.kind!r} remembers, and {choice.path} "
+            "trains from single transitions: use kind = 'mlp' or 'cnn', or an algorithm of "
+            "rollouts for the memory (APPO or IMPALA)"
+        )
     if training.mode == "sync" and choice.data == "transitions":
         raise ConfigError(
             f"training.mode = 'sync' needs an algorithm of rollouts, and {choice.path} trains from "

@@ -16,6 +16,8 @@ from bench.report import finite
 from bench.same_weights import int8_of_checkpoint
 from bench.suite_rows import Row
 
+from shoalctl.demo.presets import preset_of
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 GRACE_S = 120.0
 EXPORT_S = 120.0
@@ -103,10 +105,13 @@ def peer_command(row: Row, episodes: int) -> list[str]:
 
 
 def settings_of(row: Row, contestant: str, episodes: int) -> str:
-    """Names all that a run is told but its seed."""
-    command = demo_command(row) if contestant == SHOAL else peer_command(row, episodes)
-    told = json.dumps([*command, row.judged, episodes])
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    """Names all that a run is told but its seed: the preset that its command stands for, too."""
+    told: list[object] = [row.judged, episodes]
+    if contestant == SHOAL:
+        told += [*demo_command(row), asdict(preset_of(row.env, row.algorithm))]
+    else:
+        told += peer_command(row, episodes)
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def run_row(row: Row, contestant: str, seed: int, episodes: int) -> RunRecord:

@@ -30,6 +30,7 @@ from onnx import TensorProto, helper
 from cloud_learner.downlink.kept_policies import KeptPolicies
 from cloud_learner.quantization.session import open_session
 from shoal.errors import ShoalError
+from shoalctl.demo.presets import Preset
 
 ROW = CLASSIC[0]
 EPISODES = 100
@@ -99,6 +100,12 @@ def test_the_same_settings_are_the_same_run_and_others_are_not() -> None:
     ]
     assert settings_of(ROW, SHOAL, 100) not in others
     assert len(set(others)) == len(others)
+
+
+def test_a_run_with_an_earlier_preset_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings_of(ROW, SHOAL, EPISODES)
+    monkeypatch.setattr("bench.suite_run.preset_of", lambda *_: Preset(chunk_steps=7))
+    assert settings_of(ROW, SHOAL, EPISODES) != before
 
 
 def test_a_peer_trains_for_the_budget_where_the_end_is_judged() -> None:

@@ -351,3 +351,44 @@ def test_impala_is_one_update_a_batch_along_the_plain_v_trace_gradient() -> None
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
     impala.learn(batch)
     assert impala.updates == 1
+
+
+WARMED = replace(PLAIN, init_critic_updates=4, epochs=2, minibatches=1)
+
+
+def _flat(module: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([each.detach().reshape(-1) for each in module.parameters()])
+
+
+def test_where_the_policy_was_given_the_critic_learns_alone_at_first() -> None:
+    model = model_for(Discrete(3))
+    algorithm = algorithm_of(model, replace(WARMED, entropy_coef=0.1))
+    algorithm.note_given_weights()
+    given = _flat(algorithm.policy).clone()
+    for seed in range(2):
+        before = _flat(algorithm.model.critic).clone()
+        algorithm.learn(make_batch(model, seed=seed))
+        assert not torch.equal(_flat(algorithm.model.critic), before)
+        assert torch.equal(_flat(algorithm.policy), given)
+    algorithm.learn(make_batch(model, seed=2))
+    # Moments of gradients that were 0 would make the first steps several times as long.
+    moved = (_flat(algorithm.policy) - given).abs().max()
+    assert 0.0 < moved <= 2 * WARMED.learning_rate * 1.01
+
+
+def test_a_critics_warm_up_goes_on_from_a_checkpoint_and_a_policy_of_ones_own_needs_none() -> None:
+    model = model_for(Discrete(3))
+    algorithm = algorithm_of(model, WARMED)
+    algorithm.note_given_weights()
+    algorithm.learn(make_batch(model))
+    again = algorithm_of(model_for(Discrete(3), seed=1), WARMED)
+    again.load_state_dict(algorithm.state_dict())
+    given = _flat(again.policy).clone()
+    again.learn(make_batch(again.model))
+    assert torch.equal(_flat(again.policy), given)
+    again.learn(make_batch(again.model))
+    assert not torch.equal(_flat(again.policy), given)
+    fresh = algorithm_of(model_for(Discrete(3)), WARMED)
+    before = _flat(fresh.policy).clone()
+    fresh.learn(make_batch(fresh.model))
+    assert not torch.equal(_flat(fresh.policy), before)

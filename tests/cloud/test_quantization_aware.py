@@ -67,6 +67,31 @@ def test_the_trained_policy_is_the_published_one(which: tuple[str, str, str, Hea
     assert aware_ < 1e-6
 
 
+@pytest.mark.parametrize("observation", ["vector", "image"])
+def test_of_relative_values_the_differences_are_trained_in_integers_and_the_mean_is_not(
+    observation: str,
+) -> None:
+    found: list[tuple[float, float]] = []
+    for relative in (False, True):
+        case = make((observation, "auto", "discrete", "greedy"), aware=True)
+        plain = make((observation, "auto", "discrete", "greedy"), aware=False)
+        case.policy.relative_values = relative
+        for each in (case.policy, plain.policy):
+            with torch.no_grad():  # values that move together, and little between actions
+                last = each.network.affine(each.plan.last)
+                last.weight.add_(last.weight[:1].clone() * 50.0)
+        quantizer = Quantizer(case.policy, kl_max=10.0)
+        quantized = quantizer.quantize(case.policy, case.sample)
+        assert quantized.kl_quantization < 1e-6
+        ours, exact = case.asked(), plain.asked()
+        off = ours - ours.mean(-1, keepdim=True) - exact + exact.mean(-1, keepdim=True)
+        mean_off = (ours - exact).mean(-1).abs().max() / exact.abs().max()
+        found.append((float(off.abs().mean()), float(mean_off)))
+    (absolute, _), (close, mean_gap) = found
+    assert close < absolute / 3.0
+    assert mean_gap < 0.1
+
+
 def test_until_a_version_was_published_it_is_trained_in_fp32() -> None:
     case = make(CASES[0], aware=True)
     plain = make(CASES[0], aware=False)

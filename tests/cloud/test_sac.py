@@ -155,6 +155,26 @@ def test_goes_on_bit_for_bit_from_its_state() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_where_the_policy_was_given_the_critics_learn_alone_at_first() -> None:
+    sac = new_sac(replace(SETTINGS, init_critic_updates=2, gradient_steps=1))
+    sac.note_given_weights()
+
+    def flat(module: torch.nn.Module) -> torch.Tensor:
+        return torch.cat([each.detach().reshape(-1) for each in module.parameters()])
+
+    given, temperature = flat(sac.policy).clone(), sac.state_dict()["log_temperature"]
+    for seed in range(2):
+        before = flat(sac._critics).clone()
+        sac.learn(transitions(seed))
+        assert not torch.equal(flat(sac._critics), before)
+        assert torch.equal(flat(sac.policy), given)
+        assert torch.equal(sac.state_dict()["log_temperature"], temperature)
+    assert sac.updates == 2  # devices are told new versions all the while
+    sac.learn(transitions(2))
+    moved = (flat(sac.policy) - given).abs()
+    assert 0.0 < moved.max() <= SETTINGS.learning_rate * 1.01
+
+
 def _see(sac: SAC, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rewards = rng.normal(size=(8, 2)).astype(np.float32)

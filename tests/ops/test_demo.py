@@ -270,6 +270,8 @@ def test_a_flag_that_makes_no_sense_is_refused(given: dict[str, object], message
         ({"algorithm": "no_such_module:Mine"}, "no_such_module"),
         ({"init": Path("gone.onnx")}, "gone.onnx: No such file"),
         ({"algorithm": "dqn", "sync": True}, "'sync' needs .* trains from transitions"),
+        ({"algorithm": "dqn", "network": "lstm"}, "'lstm' remembers.* 'mlp' or 'cnn'.*APPO"),
+        ({"algorithm": "sac", "network": "attention"}, "'attention' remembers.* or IMPALA"),
     ],
 )
 def test_what_the_learner_does_not_have_is_refused_before_anything_starts(

@@ -65,17 +65,18 @@ _CARTPOLE_APPO: Final = Preset(
         },
     }
 )
-# One update a batch, so batches are small.
+# One update a batch, so batches are small: 8 environments, 16 steps.
 _CARTPOLE_IMPALA: Final = Preset(
     {
         "training.settings": {
-            "learning_rate": 4e-3,
+            "learning_rate": 2e-3,
             "final_learning_rate": 4e-4,
-            "anneal_updates": 800,
+            "anneal_updates": 3000,
             "trace_lambda": 0.95,
             "reward_scale": 0.1,
         },
     },
+    envs=2,
     chunk_steps=16,
     ahead=1,
     pace_timeout_s=5.0,
@@ -130,11 +131,12 @@ _LANDER_APPO: Final = Preset(
             "gamma": 0.999,
             "trace_lambda": 0.98,
             "entropy_coef": 0.01,
-            "learning_rate": 1.5e-3,
-            "final_learning_rate": 2e-4,
-            "anneal_updates": 4000,
+            "final_entropy_coef": 0.0,
+            "learning_rate": 1e-3,
+            "final_learning_rate": 1e-4,
+            "anneal_updates": 8000,
             "epochs": 4,
-            "minibatches": 8,
+            "minibatches": 16,
         },
     },
     chunk_steps=64,

@@ -206,14 +206,15 @@ def check_learner(path: Path, plan: DemoPlan) -> None:
     training = config.training
     own = ":" in plan.algorithm or any(key.startswith(_SETTINGS) for key in plan.learner)
     usual = training.mode == "async" or (training.mode == "gradients" and not plan.learner)
+    usual = usual and "training.network.kind" not in plan.learner
     if not own and config.init is None and usual:
         return  # presets are tested: torch need not be loaded to look at them again
     from cloud_learner.algorithms.interface import load_algorithm
     from cloud_learner.gradients.making import check_gradients
-    from cloud_learner.training.sources import check_mode
+    from cloud_learner.training.sources import check_training
 
     choice = load_algorithm(training.algorithm, training.settings)
-    check_mode(training, choice)
+    check_training(training, choice)
     check_gradients(training, choice)
     if config.init is not None:
         from cloud_learner.training.init_file import read_init
