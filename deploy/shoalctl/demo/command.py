@@ -96,6 +96,7 @@ class _Demo:
             env_id=options.plan.env_id,
             threshold=math.inf if threshold is None else threshold,
             published="" if self._published is None else self._published.text,
+            published_mean=math.nan if self._published is None else self._published.mean,
         )
         self._solved: Solved | None = None
         self._restarts: Counter[str] = Counter()
