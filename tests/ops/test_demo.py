@@ -16,6 +16,7 @@ from learner_state import short_run
 from cloud_learner.algorithms.interface import load_algorithm
 from cloud_learner.config import LearnerConfig
 from cloud_learner.quantization.export import export_policy
+from cloud_learner.training.published_score import published_score
 from edge_agent.config import AgentConfig
 from shoal.config import load_config
 from shoal.errors import ConfigError, EnvironmentFailed
@@ -31,7 +32,6 @@ from shoalctl.demo.presets import (
     preset_of,
     training_tables,
 )
-from shoalctl.demo.published import published_score
 from shoalctl.demo.result import End, Meter, Outcome, Solved, is_solved, number, result_envelope
 from shoalctl.demo.summary import summary
 from shoalctl.demo.view import (

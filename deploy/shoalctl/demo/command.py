@@ -17,12 +17,12 @@ from typing import Any
 
 import typer
 
+from cloud_learner.training.published_score import published_score
 from shoal.errors import ConfigError, DeadlineExceeded, EnvironmentFailed
 from shoal.v1 import fleet_pb2
 from shoalctl.demo.observer import Observer
 from shoalctl.demo.options import DemoOptions
 from shoalctl.demo.processes import Processes
-from shoalctl.demo.published import published_score
 from shoalctl.demo.result import (
     End,
     Meter,
