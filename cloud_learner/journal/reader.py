@@ -25,6 +25,14 @@ _CHUNKS = """
 SELECT seq, body FROM chunks
 WHERE device = ? AND run = ? AND seq > ? AND body IS NOT NULL ORDER BY seq LIMIT ?
 """
+_ARRIVED = """
+SELECT position, body FROM chunks
+WHERE position > ? AND body IS NOT NULL ORDER BY position LIMIT ?
+"""
+_GONE = """
+SELECT (SELECT coalesce(sum(transitions), 0) FROM settled)
+     + (SELECT coalesce(sum(transitions), 0) FROM chunks WHERE body IS NULL)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,42 @@ class JournalReader:
                     raise JournalError(
                         f"{self._path}: chunk {seq} of {run.device_id} (run {run.run_id.hex()}) is "
                         f"damaged: {error}"
+                    ) from error
+            after = rows[-1][0]
+
+    def gone_steps(self) -> int:
+        """Environment steps of chunks of which the journal has only the count any more.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        try:
+            (steps,) = self._connection.execute(_GONE).fetchone()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        return int(steps)
+
+    def arrivals(self) -> Iterator[Chunk]:
+        """The chunks of all runs, in the order in which they came.
+
+        Raises:
+            JournalError: The journal cannot be read, or a chunk in it is damaged.
+        """
+        after = 0
+        while True:
+            try:
+                with closing(self._connection.execute(_ARRIVED, (after, _PAGE_ROWS))) as cursor:
+                    rows = cursor.fetchall()
+            except sqlite3.Error as error:
+                raise self._failure(error) from error
+            if not rows:
+                return
+            for position, body in rows:
+                try:
+                    yield decode_chunk(body)
+                except WireError as error:
+                    raise JournalError(
+                        f"{self._path}: the chunk at {position} is damaged: {error}"
                     ) from error
             after = rows[-1][0]
 
