@@ -74,7 +74,9 @@ class ActorConfig:
         seed: of the noise that samples actions, for experiments that can be repeated; None draws it
             anew at each start.
         precision: "int8" acts as published, "fp32" with the float twin of what was published in
-            int8, "auto" with whichever of the two is faster on this device.
+            int8, "auto" with whichever of the two is faster on this device and decides like int8.
+            Never with int8 of dynamic ranges: it is no form that was proven, and on convolutions
+            4 to 8 times slower than fp32; `shoal bench actor --config` measures it all the same.
         appetite_lapse_s: seconds without a word of the learner after which what it wanted (a rate,
             and chunks of recent versions only) no longer counts; 0 never heeds it. A device with a
             `control_hz` never acts more slowly for it.

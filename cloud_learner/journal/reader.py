@@ -28,6 +28,14 @@ _CHUNKS = """
 SELECT seq, body, {extent} FROM chunks
 WHERE device = ? AND run = ? AND seq > ? AND {there} ORDER BY seq LIMIT ?
 """
+_ARRIVED = """
+SELECT position, device, run, seq, body, {extent} FROM chunks
+WHERE position > ? AND {there} ORDER BY position LIMIT ?
+"""
+_GONE = """
+SELECT (SELECT coalesce(sum(transitions), 0) FROM settled)
+     + (SELECT coalesce(sum(transitions), 0) FROM chunks WHERE NOT {there})
+"""
 _THERE = "(segment IS NOT NULL OR body IS NOT NULL)"
 _EXTENT = "segment, start, length"
 _THERE_BEFORE_SEGMENTS, _EXTENT_BEFORE_SEGMENTS = "body IS NOT NULL", "NULL, NULL, NULL"
@@ -97,11 +105,12 @@ class JournalReader:
                 "program that wrote it"
             )
         segmented = version >= schema.SEGMENTED_SINCE
-        self._runs = _RUNS.format(there=_THERE if segmented else _THERE_BEFORE_SEGMENTS)
-        self._chunks = _CHUNKS.format(
-            there=_THERE if segmented else _THERE_BEFORE_SEGMENTS,
-            extent=_EXTENT if segmented else _EXTENT_BEFORE_SEGMENTS,
-        )
+        columns = {
+            "there": _THERE if segmented else _THERE_BEFORE_SEGMENTS,
+            "extent": _EXTENT if segmented else _EXTENT_BEFORE_SEGMENTS,
+        }
+        self._runs, self._chunks = _RUNS.format(**columns), _CHUNKS.format(**columns)
+        self._arrivals, self._gone = _ARRIVED.format(**columns), _GONE.format(**columns)
 
     def __enter__(self) -> Self:
         return self
@@ -149,6 +158,51 @@ class JournalReader:
                         f"{run.run_id.hex()}) is damaged: {error}"
                     ) from error
             after = rows[-1].seq
+
+    def gone_steps(self) -> int:
+        """Environment steps of chunks of which the journal has only the count any more.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        try:
+            (steps,) = self._connection.execute(self._gone).fetchone()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        return int(steps)
+
+    def arrivals(self) -> Iterator[Chunk]:
+        """The chunks of all runs, in the order in which they came.
+
+        Raises:
+            JournalError: The journal cannot be read, or a chunk in it is damaged.
+        """
+        after = 0
+        while rows := self._arrived(after):
+            for position, run, row in rows:
+                try:
+                    body = self._body(run, row)
+                    if body is not None:
+                        yield decode_chunk(body)
+                except (WireError, OSError) as error:
+                    raise JournalError(
+                        f"{self._path}: the chunk at {position} is damaged: {error}"
+                    ) from error
+            after = rows[-1][0]
+
+    def _arrived(self, after: int) -> list[tuple[int, RunKey, _Row]]:
+        try:
+            with closing(self._connection.execute(self._arrivals, (after, _PAGE_ROWS))) as cursor:
+                return [
+                    (
+                        position,
+                        RunKey(device, run),
+                        _Row(seq, body, Extent(*extent) if extent[0] is not None else None),
+                    )
+                    for position, device, run, seq, body, *extent in cursor
+                ]
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
 
     def _body(self, run: RunKey, row: _Row) -> bytes | memoryview | None:
         """A body; None when the learner deleted it since the row was read.

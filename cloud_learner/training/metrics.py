@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_learner.training.learner import StepMetrics
+from cloud_learner.training.published_score import published_score
 from shoal.logs import get_logger
+from shoal.spaces import EnvSpec
 from shoal.v1 import fleet_pb2
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import HistogramProto
 
 FLUSH_S: Final = 5
+MEAN, THRESHOLD, PUBLISHED = "return/mean_100", "return/threshold", "return/published"
 LAG_BUCKETS: Final = 16
 _log = get_logger("metrics")
 _TAGS: Final[Mapping[str, str]] = {
@@ -69,6 +72,9 @@ class Metrics:
 
     >>> with Metrics(directory, enabled=True) as metrics:
     ...     metrics.write(learner.step(batch), stats.to_pb(), batch.lags)
+
+    Attributes:
+        levels: What the mean return is seen against, of `levels_of`; written with every event.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Metrics:
             open_writer: Opens an event file; TensorBoard's own when left out.
             clock: Wall clock, for people only.
         """
+        self.levels: Mapping[str, float] = {}
         self._clock = clock
         self._directory = directory
         self._counters: Counter[str] = counters if counters is not None else Counter()
@@ -96,6 +103,7 @@ class Metrics:
         if enabled:
             try:
                 self._writer = (open_writer or _open)(directory)
+                self._writer.add_event(_layout())
             except OSError as error:
                 self._give_up("open", error)
 
@@ -136,7 +144,7 @@ class Metrics:
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - a second to import
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - the same
 
-        scalars = scalars_of(step, training) | {"fleet/batch_fill": fill}
+        scalars = scalars_of(step, training) | {"fleet/batch_fill": fill, **self.levels}
         values = [Summary.Value(tag=tag, simple_value=scalars[tag]) for tag in sorted(scalars)]
         if lags.size:
             values.append(Summary.Value(tag="lag/histogram", histo=_histogram(lags)))
@@ -163,6 +171,18 @@ class Metrics:
         )
 
 
+def levels_of(spec: EnvSpec, algorithm: str) -> dict[str, float]:
+    """The threshold of an environment and the published score, by tag, where there are any.
+
+    Args:
+        spec: Of the environment.
+        algorithm: The path of the algorithm, `module:Class`.
+    """
+    score = published_score(spec.env_id, algorithm.rpartition(":")[2].lower())
+    levels = {} if spec.reward_threshold is None else {THRESHOLD: spec.reward_threshold}
+    return levels if score is None else levels | {PUBLISHED: score.mean}
+
+
 def scalars_of(step: StepMetrics, training: fleet_pb2.Training) -> dict[str, float]:
     """Every scalar by its TensorBoard tag; means over no episodes yet are left out."""
     scalars = {_TAGS.get(name, f"algorithm/{name}"): value for name, value in step.values.items()}
@@ -176,9 +196,34 @@ def scalars_of(step: StepMetrics, training: fleet_pb2.Training) -> dict[str, flo
         "optimiser/updates": float(step.updates),
     }
     if training.return_window:
-        scalars["return/mean_100"] = training.return_mean
+        scalars[MEAN] = training.return_mean
         scalars["return/length_mean_100"] = training.length_mean
     return scalars
+
+
+def _layout() -> object:
+    """Has TensorBoard's page of custom scalars draw return and levels in one chart."""
+    from tensorboard.compat.proto import (  # noqa: PLC0415 - a second to import
+        event_pb2,
+        summary_pb2,
+        tensor_pb2,
+        types_pb2,
+    )
+    from tensorboard.plugins.custom_scalar import layout_pb2  # noqa: PLC0415 - the same
+
+    lines = layout_pb2.MultilineChartContent(tag=[MEAN, THRESHOLD, PUBLISHED])
+    chart = layout_pb2.Chart(title="mean return of the last 100 episodes", multiline=lines)
+    layout = layout_pb2.Layout(category=[layout_pb2.Category(title="return", chart=[chart])])
+    value = summary_pb2.Summary.Value(
+        tag="custom_scalars__config__",  # the plugin's names; its own function needs tensorflow
+        tensor=tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_STRING, string_val=[layout.SerializeToString()]
+        ),
+        metadata=summary_pb2.SummaryMetadata(
+            plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="custom_scalars")
+        ),
+    )
+    return event_pb2.Event(summary=summary_pb2.Summary(value=[value]))
 
 
 def _histogram(lags: NDArray[np.int64]) -> HistogramProto:

@@ -22,7 +22,7 @@ from cloud_learner.models.policy import Policy
 from cloud_learner.quantization.sample import Sample, probe_sample, sample_of
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.experience import Admitted, collate
-from cloud_learner.training.metrics import Metrics
+from cloud_learner.training.metrics import Metrics, levels_of
 from cloud_learner.training.publisher import Publisher
 from cloud_learner.training.saver import Saver
 from cloud_learner.training.source import Draw, Moment, Source, Stepped
@@ -164,6 +164,7 @@ class Trainer:
         parts.stats.note_updates(brain.learner.updates)
         parts.publisher.offer(published)
         parts.fleet.set_spec(brain.spec)
+        parts.metrics.levels = levels_of(brain.spec, self._config.training.algorithm)
         _log.info(
             "training_begins",
             env_id=brain.spec.env_id,

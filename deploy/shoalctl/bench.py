@@ -1,4 +1,7 @@
-"""`shoal bench`: runs the measurements that lie in a checkout, beside its tests."""
+"""`shoal bench`: runs the measurements that lie in a checkout, beside its tests.
+
+That of a policy's precisions is installed everywhere: a device is where it matters.
+"""
 
 import subprocess
 import sys
@@ -26,8 +29,15 @@ def bench(
 ) -> None:
     """Measure Shoal beside its peers, in one run on this machine.
 
-    What follows the name goes to the measurement: `shoal bench learn --help` explains it.
+    What follows the name goes to the measurement: `shoal bench learn --help` explains it. From a
+    checkout, but for `shoal bench actor` with --policy, --state or --config: the precisions of a
+    policy are measured wherever Shoal is installed.
     """
+    from shoalctl.measurement import precisions
+
+    if name == "actor" and precisions.asks_for_a_policy(context.args):
+        precisions.main(context.args)
+        return
     code = run_bench(CHECKOUT / "tests" / "bench", name, context.args)
     raise typer.Exit(code)
 
@@ -52,7 +62,8 @@ def run_bench(directory: Path, name: str, arguments: list[str]) -> int:
     if not known:
         raise ConfigError(
             f"no measurements in {directory}: `shoal bench` runs from a checkout of Shoal, with "
-            "`pip install -e '.[learner,broker,ops]'`"
+            "`pip install -e '.[learner,broker,ops]'`; anywhere runs `shoal bench actor` with "
+            "--policy, --state or --config"
         )
     if name not in known:
         raise ConfigError(f"shoal bench {name}: choose one of {', '.join(known)}")

@@ -1,9 +1,9 @@
-"""What a device's loop costs, and with `--policy` or `--state` what each precision costs it.
+"""What a device's loop costs.
 
     python tests/bench/actor.py --envs 8 --repeats 7 -o json
-    python tests/bench/actor.py --policy policy.onnx --envs 8
-    python tests/bench/actor.py --state /var/lib/shoal --env CartPole-v1
 
+What each precision of a policy costs is measured wherever Shoal is installed: `shoal bench actor`
+with --policy, --state or --config.
 README.md, beside this file, says how to read the results.
 """
 
@@ -15,15 +15,9 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:  # run as a program
     sys.path.insert(0, str(HERE.parent))
 
-OF_A_POLICY = ("--policy", "--state")
-
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
-    if any(argument.partition("=")[0] in OF_A_POLICY for argument in arguments):
-        from bench import precisions
-
-        return precisions.main(arguments)
     from bench import actor_loop
 
     return actor_loop.main(arguments)

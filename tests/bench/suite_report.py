@@ -10,7 +10,7 @@ from bench.report import Cell, table
 from bench.suite_rows import LAG, Row
 from bench.suite_run import PEER, SHOAL, RunRecord, settings_of
 
-from shoalctl.demo.published import published_score
+from cloud_learner.training.published_score import published_score
 
 
 @dataclass(frozen=True, slots=True)

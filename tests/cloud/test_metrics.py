@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from strategies import cartpole_spec
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.custom_scalar import layout_pb2
 
 from cloud_learner.training.learner import StepMetrics
-from cloud_learner.training.metrics import LAG_BUCKETS, Metrics, scalars_of
+from cloud_learner.training.metrics import LAG_BUCKETS, Metrics, levels_of, scalars_of
 from shoal.v1 import fleet_pb2
 
 STEP = StepMetrics(
@@ -38,6 +40,10 @@ TRAINING = fleet_pb2.Training(
 def events(directory: Path) -> list[Event]:
     (path,) = directory.glob("events.out.tfevents.*")
     return [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+
+
+def tags(event: Event) -> set[str]:
+    return {value.tag for value in event.summary.value}
 
 
 def test_writes_what_a_person_watches(tmp_path: Path) -> None:
@@ -84,7 +90,33 @@ def test_every_batch_is_one_event(tmp_path: Path) -> None:
     with Metrics(tmp_path, enabled=True) as metrics:
         for steps in (1, 2, 3):
             metrics.write(STEP, fleet_pb2.Training(env_steps=steps), np.array([1]))
-    assert [e.step for e in events(tmp_path) if e.summary.value] == [1, 2, 3]
+    batches = [e.step for e in events(tmp_path) if "optimiser/updates" in tags(e)]
+    assert batches == [1, 2, 3]
+
+
+def test_threshold_and_published_score_stand_beside_the_mean_return_in_one_chart(
+    tmp_path: Path,
+) -> None:
+    with Metrics(tmp_path, enabled=True) as metrics:
+        metrics.levels = levels_of(cartpole_spec(), "cloud_learner.algorithms.appo:APPO")
+        for _ in range(2):
+            metrics.write(STEP, TRAINING, np.array([1]))
+    found = events(tmp_path)
+    for event in found[-2:]:
+        values = {v.tag: v.simple_value for v in event.summary.value}
+        assert (values["return/mean_100"], values["return/threshold"]) == (42.0, 475.0)
+        assert values["return/published"] == 500.0
+    (config,) = [v for e in found for v in e.summary.value if v.tag == "custom_scalars__config__"]
+    layout = layout_pb2.Layout.FromString(config.tensor.string_val[0])
+    (chart,) = layout.category[0].chart
+    assert list(chart.multiline.tag) == ["return/mean_100", "return/threshold", "return/published"]
+
+
+@pytest.mark.parametrize("threshold", [None, 1.5])
+def test_what_is_not_known_is_not_drawn(threshold: float | None) -> None:
+    spec = replace(cartpole_spec(), env_id="rover:make", reward_threshold=threshold)
+    levels = levels_of(spec, "examples.own:Own")
+    assert levels == ({} if threshold is None else {"return/threshold": threshold})
 
 
 def test_writes_nothing_when_it_is_not_enabled(tmp_path: Path) -> None:

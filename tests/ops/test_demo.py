@@ -16,6 +16,7 @@ from learner_state import short_run
 from cloud_learner.algorithms.interface import load_algorithm
 from cloud_learner.config import LearnerConfig
 from cloud_learner.quantization.export import export_policy
+from cloud_learner.training.published_score import published_score
 from edge_agent.config import AgentConfig
 from shoal.config import load_config
 from shoal.errors import ConfigError, EnvironmentFailed
@@ -31,11 +32,18 @@ from shoalctl.demo.presets import (
     preset_of,
     training_tables,
 )
-from shoalctl.demo.published import published_score
 from shoalctl.demo.result import End, Meter, Outcome, Solved, is_solved, number, result_envelope
 from shoalctl.demo.summary import summary
-from shoalctl.demo.view import Picture, PlainView, bytes_text, render, sparkline
+from shoalctl.demo.view import (
+    CURVE_KEPT,
+    Picture,
+    PlainView,
+    bytes_text,
+    render,
+    sparkline,
+)
 from shoalctl.demo.workspace import DemoPlan, make_workspace
+from shoalctl.views.chart import Point
 
 
 def _training(**fields: float) -> fleet_pb2.Training:
@@ -354,7 +362,8 @@ def test_the_live_picture_can_be_drawn_at_every_stage() -> None:
     picture.threshold = math.inf
     console.print(render(picture))
     picture.threshold = 475.0
-    picture.curve = [1.0, 20.0, 300.0]
+    picture.curve = [Point(100.0 * i, value) for i, value in enumerate((1.0, 20.0, 300.0))]
+    picture.published_mean = 500.0
     picture.devices = [fleet_pb2.Device(device_id="device-0", health=fleet_pb2.HEALTH_ONLINE)]
     console.print(render(picture))
     output = console.file
@@ -363,13 +372,53 @@ def test_the_live_picture_can_be_drawn_at_every_stage() -> None:
     assert "online" in output.getvalue()
     assert "published: 500 +- 0 by PPO" in output.getvalue()
     assert "nothing counts as solved" in output.getvalue()
+    assert "threshold 475" in output.getvalue()
+    assert "published 500" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "devices"), [(80, 24, 4), (80, 24, 1), (132, 50, 8), (80, 24, 30)]
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_live_picture_fits_its_terminal_with_the_chart_in_it(
+    width: int, height: int, devices: int, encoding: str
+) -> None:
+    from rich.console import Console
+
+    buffer = io.BytesIO()
+    file = io.TextIOWrapper(buffer, encoding=encoding)
+    console = Console(file=file, width=width, force_terminal=True, no_color=True)
+    picture = Picture("CartPole-v1", 475.0, training=_training(), published_mean=500.0)
+    picture.published = "500 +- 0 by PPO after 100,000 steps (RL Baselines3 Zoo, one run)"
+    picture.curve = [Point(100.0 * i, 4.0 * i) for i in range(100)]
+    picture.devices = [
+        fleet_pb2.Device(device_id=f"device-{i}", health=fleet_pb2.HEALTH_ONLINE)
+        for i in range(devices)
+    ]
+    console.print(render(picture, width=width, height=height, braille=encoding == "utf-8"))
+    file.flush()
+    lines = buffer.getvalue().decode(encoding).splitlines()
+    charted = any("threshold 475" in line for line in lines)
+    assert charted == (devices < 30)
+    assert len(lines) <= height or not charted
+
+
+def test_a_long_run_keeps_a_bounded_curve_from_its_first_point_to_its_last() -> None:
+    picture = Picture("CartPole-v1", 475.0)
+    for step in range(3 * CURVE_KEPT):
+        training = fleet_pb2.Training(episodes=1, return_mean=float(step), env_steps=step)
+        picture.take(training, 10.0 * step)
+    assert len(picture.curve) <= CURVE_KEPT
+    assert picture.curve[0].steps == 0.0
+    assert picture.curve[-1].steps == 3 * CURVE_KEPT - 1
 
 
 def test_the_curve_gets_points_at_intervals_from_the_first_episode_on() -> None:
     picture = Picture("CartPole-v1", 475.0)
     for now_s, episodes, mean in ((0.0, 0, 0.0), (0.1, 1, 9.0), (0.2, 2, 10.0), (0.7, 3, 12.0)):
-        picture.take(fleet_pb2.Training(episodes=episodes, return_mean=mean), now_s)
-    assert picture.curve == [9.0, 12.0]
+        training = fleet_pb2.Training(episodes=episodes, return_mean=mean, env_steps=100 * episodes)
+        picture.take(training, now_s)
+    assert picture.curve == [Point(100.0, 9.0), Point(300.0, 12.0)]
     assert picture.training is not None
     assert picture.training.episodes == 3
 

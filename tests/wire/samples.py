@@ -29,6 +29,7 @@ from wire.fleet_samples import (
     status_sample,
     telemetry_sample,
 )
+from wire.onnx_samples import onnx_samples
 from wire.rollout_samples import rollout_samples
 from wire.slot_samples import slot_samples
 from wire.update_samples import updates
@@ -56,6 +57,7 @@ from shoal.v1 import (
     enrollment_pb2,
     events_pb2,
     fleet_pb2,
+    onnx_pb2,
     parameter_server_pb2,
     policy_pb2,
     rollout_pb2,
@@ -78,6 +80,7 @@ MODULES = (
     parameter_server_pb2,
     policy_pb2,
     rollout_pb2,
+    onnx_pb2,
     slot_pb2,
     space_pb2,
     tensor_pb2,
@@ -231,6 +234,7 @@ def _messages() -> dict[str, Message]:
         **fleet_event_samples(),
         **rollout_samples(),
         **updates(telemetry),
+        **onnx_samples(),
         **slot_samples(status, telemetry),
         "Status": status,
         "Hardware": status.hardware,

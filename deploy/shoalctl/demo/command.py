@@ -17,12 +17,12 @@ from typing import Any
 
 import typer
 
+from cloud_learner.training.published_score import published_score
 from shoal.errors import ConfigError, DeadlineExceeded, EnvironmentFailed
 from shoal.v1 import fleet_pb2
 from shoalctl.demo.observer import Observer
 from shoalctl.demo.options import DemoOptions
 from shoalctl.demo.processes import Processes
-from shoalctl.demo.published import published_score
 from shoalctl.demo.result import (
     End,
     Meter,
@@ -96,6 +96,7 @@ class _Demo:
             env_id=options.plan.env_id,
             threshold=math.inf if threshold is None else threshold,
             published="" if self._published is None else self._published.text,
+            published_mean=math.nan if self._published is None else self._published.mean,
         )
         self._solved: Solved | None = None
         self._restarts: Counter[str] = Counter()

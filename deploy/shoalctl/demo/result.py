@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from cloud_learner.training.published_score import Score
 from shoal.v1 import fleet_pb2
-from shoalctl.demo.published import Score
 
 SCHEMA = "shoal.v1.DemoResult"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from rich.box import HEAVY_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -17,11 +18,34 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.v1 import fleet_pb2
+from shoalctl.views.chart import Level, Point, draw_chart, thin
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_POINTS = 60
 CURVE_EVERY_S = 0.25
+CURVE_KEPT = 4096
+"""Points of a curve at most: of a longer one every other goes, and they come half as often."""
+CHART_ROWS = 12
 PLAIN_EVERY_S = 1.0
+_NOTES = 4
+_WIDE = 100
+_FIXED_ROWS, _FRAME_ROWS = 10, 2
+"""What stands around the chart: progress, frame, numbers, headings; and the table's own frame."""
+_HEADINGS = (
+    "DEVICE",
+    "PID",
+    "HEALTH",
+    "POLICY",
+    "BEHIND",
+    "STEPS",
+    "STEPS/S",
+    "UP",
+    "DOWN",
+    "RSS",
+    "AGE",
+)
+_LEFT_OUT = ("BEHIND",)
+"""In a narrow terminal: the lag of the whole fleet stands above."""
 
 
 @dataclass(slots=True)
@@ -31,30 +55,37 @@ class Picture:
     Attributes:
         threshold: What counts as solved; inf: nothing does.
         published: What others have published; empty: nothing is known.
+        published_mean: The mean of that; NaN: nothing is known.
         curve: Mean return of the last 100 episodes, oldest first.
         elapsed_s: Since the command started.
         notes: What happened to processes, newest last.
         pids: The process id of each process of the demo.
         next_point_s: When the curve gets its next point.
+        point_every_s: How long after that it gets another.
     """
 
     env_id: str
     threshold: float
     published: str = ""
+    published_mean: float = math.nan
     elapsed_s: float = 0.0
     training: fleet_pb2.Training | None = None
     devices: Sequence[fleet_pb2.Device] = ()
-    curve: list[float] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
     next_point_s: float = 0.0
+    point_every_s: float = CURVE_EVERY_S
 
     def take(self, training: fleet_pb2.Training, now_s: float) -> None:
         """Shows what the learner says now; the curve goes on from the first episode that ended."""
         self.training = training
         if training.episodes and now_s >= self.next_point_s:
-            self.curve.append(training.return_mean)
-            self.next_point_s = now_s + CURVE_EVERY_S
+            self.curve.append(Point(training.env_steps, training.return_mean))
+            self.next_point_s = now_s + self.point_every_s
+            if len(self.curve) > CURVE_KEPT:
+                self.curve = thin(self.curve)
+                self.point_every_s *= 2
 
 
 class View(Protocol):
@@ -120,9 +151,10 @@ class LiveView:
 
     def __init__(self, stream: TextIO) -> None:
         """Draws on `stream`, which must be a terminal."""
+        self._console = Console(file=stream)
         self._live = Live(
             Text("starting ..."),
-            console=Console(file=stream),
+            console=self._console,
             refresh_per_second=8,
             transient=False,
             redirect_stdout=False,
@@ -145,7 +177,9 @@ class LiveView:
 
     def show(self, picture: Picture) -> None:
         """Redraws."""
-        self._live.update(render(picture))
+        size = self._console.size
+        braille = self._console.encoding.startswith("utf")
+        self._live.update(render(picture, width=size.width, height=size.height, braille=braille))
 
 
 def summary_line(picture: Picture, training: fleet_pb2.Training) -> str:
@@ -164,8 +198,15 @@ def mean_text(training: fleet_pb2.Training) -> str:
     return f"{training.return_mean:.1f}" if training.episodes else "-"
 
 
-def render(picture: Picture) -> Group:
-    """The live picture."""
+def render(picture: Picture, *, width: int = 80, height: int = 24, braille: bool = True) -> Group:
+    """The live picture.
+
+    Args:
+        picture: What there is to show.
+        width: Columns of the terminal.
+        height: Its lines; the curve takes what is left of them, or a single line.
+        braille: Whether the terminal has more than ASCII.
+    """
     parts: list[Table | Panel | Text] = []
     training = picture.training
     if training is None:
@@ -174,7 +215,7 @@ def render(picture: Picture) -> Group:
         parts.append(_progress(picture, training))
         parts.append(
             Panel(
-                Text(f"{sparkline(picture.curve, _top(picture))}  {mean_text(training)}"),
+                Text(_curve(picture, training, width - 4, height, braille=braille)),
                 title=f"mean return of the last 100 episodes, {picture.env_id}; {_goal(picture)}",
                 title_align="left",
                 subtitle=f"published: {picture.published}" if picture.published else None,
@@ -182,8 +223,8 @@ def render(picture: Picture) -> Group:
             )
         )
         parts.append(_numbers(training))
-    parts.append(_fleet(picture))
-    parts.extend(Text(note, style="yellow") for note in picture.notes[-4:])
+    parts.append(_fleet(picture, narrow=width < _WIDE))
+    parts.extend(Text(note, style="yellow") for note in picture.notes[-_NOTES:])
     return Group(*parts)
 
 
@@ -223,7 +264,29 @@ def _goal(picture: Picture) -> str:
 
 
 def _top(picture: Picture) -> float:
-    return picture.threshold if math.isfinite(picture.threshold) else max(picture.curve, default=0)
+    return picture.threshold if math.isfinite(picture.threshold) else _highest(picture)
+
+
+def _highest(picture: Picture) -> float:
+    return max((point.value for point in picture.curve), default=0.0)
+
+
+def _curve(
+    picture: Picture, training: fleet_pb2.Training, width: int, height: int, *, braille: bool
+) -> str:
+    """The chart; where the terminal has no room for it, one line."""
+    framed = 0 if width < _WIDE else _FRAME_ROWS
+    taken = _FIXED_ROWS + framed + len(picture.devices) + len(picture.notes[-_NOTES:])
+    levels = [
+        Level(picture.threshold, "threshold"),
+        Level(picture.published_mean, "published", dotted=True),
+    ]
+    rows = min(CHART_ROWS, height - taken)
+    lines = draw_chart(picture.curve, levels, width=width, height=rows, braille=braille)
+    if lines or not braille:
+        return "\n".join(lines) or mean_text(training)
+    values = [point.value for point in picture.curve]
+    return f"{sparkline(values, _top(picture))}  {mean_text(training)}"
 
 
 def _progress(picture: Picture, training: fleet_pb2.Training) -> Table:
@@ -232,7 +295,7 @@ def _progress(picture: Picture, training: fleet_pb2.Training) -> Table:
         row.add_row(f"{picture.elapsed_s:5.1f} s", mean_text(training))
         return row
     mean = training.return_mean if training.episodes else 0.0
-    start = min([*picture.curve, mean, 0.0])
+    start = min([*(point.value for point in picture.curve), mean, 0.0])
     span = picture.threshold - start
     done = (mean - start) / span if span > 0 else 1.0
     row = Table.grid(padding=(0, 1))
@@ -261,36 +324,36 @@ def _numbers(training: fleet_pb2.Training) -> Text:
     )
 
 
-def _fleet(picture: Picture) -> Table:
-    table = Table(expand=False)
-    for heading in (
-        "DEVICE",
-        "PID",
-        "HEALTH",
-        "POLICY",
-        "BEHIND",
-        "STEPS",
-        "STEPS/S",
-        "UP",
-        "DOWN",
-    ):
-        table.add_column(heading, justify="left" if heading in ("DEVICE", "HEALTH") else "right")
-    table.add_column("RSS", justify="right")
-    table.add_column("AGE", justify="right")
-    for device in picture.devices:
-        report = device.telemetry
-        health = fleet_pb2.Health.Name(device.health).removeprefix("HEALTH_").lower()
-        table.add_row(
-            device.device_id,
-            str(picture.pids.get(device.device_id, "-")),
-            health.replace("_", " "),
-            str(report.active_version),
-            str(device.lag_updates),
-            f"{report.env_steps:,}",
-            f"{report.steps_per_s:,.0f}",
-            bytes_text(report.bytes_up),
-            bytes_text(report.bytes_down),
-            bytes_text(report.rss_bytes),
-            age_text(device.telemetry_age_s),
-        )
+def _fleet(picture: Picture, *, narrow: bool) -> Table:
+    """What each device reports; in a narrow terminal without frames, so that numbers stay whole."""
+    right_alone = (0, 1, 0, 0)
+    table = Table(box=None if narrow else HEAVY_HEAD, padding=right_alone if narrow else (0, 1))
+    rows = [_device(picture, device) for device in picture.devices]
+    for heading in _HEADINGS:
+        if not (narrow and heading in _LEFT_OUT):
+            left = heading in ("DEVICE", "HEALTH")
+            # Never cut with an ellipsis, which ASCII lacks, nor wrapped, which costs the chart.
+            table.add_column(
+                heading, justify="left" if left else "right", no_wrap=True, overflow="crop"
+            )
+    for row in rows:
+        table.add_row(*(row[h] for h in _HEADINGS if not (narrow and h in _LEFT_OUT)))
     return table
+
+
+def _device(picture: Picture, device: fleet_pb2.Device) -> dict[str, str]:
+    report = device.telemetry
+    health = fleet_pb2.Health.Name(device.health).removeprefix("HEALTH_").lower()
+    return {
+        "DEVICE": device.device_id,
+        "PID": str(picture.pids.get(device.device_id, "-")),
+        "HEALTH": health.replace("_", " "),
+        "POLICY": str(report.active_version),
+        "BEHIND": str(device.lag_updates),
+        "STEPS": f"{report.env_steps:,}",
+        "STEPS/S": f"{report.steps_per_s:,.0f}",
+        "UP": bytes_text(report.bytes_up),
+        "DOWN": bytes_text(report.bytes_down),
+        "RSS": bytes_text(report.rss_bytes),
+        "AGE": age_text(device.telemetry_age_s),
+    }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, ShoalError
+from shoalctl.fleet.curve import curve
 from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
@@ -66,6 +67,7 @@ def fleet() -> None:
 
 
 fleet_app.command("init")(init)
+fleet_app.command("curve")(curve)
 
 
 @devices_app.command("ls")

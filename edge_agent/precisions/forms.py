@@ -1,22 +1,19 @@
 """The forms that a policy can act in: as published in int8, fp32, and int8 with dynamic ranges.
 
 They come from files that `shoal learner export` wrote, or from the state directory of a learner or
-of a device. Nothing here needs torch; onnx is needed to read weights out of a file and for dynamic
-ranges, and where it is missing those forms are not available.
+of a device, which may be in use. Nothing is written, and neither torch nor onnx is needed.
 """
 
 import base64
-import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 
 from edge_agent.policies.policy import Policy
-from shoal.errors import PolicyRejected, ShoalError
+from edge_agent.precisions.dynamic import dynamic_model, read_tensors
+from shoal.errors import ConfigError, PolicyRejected, ShoalError
 from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout
 from shoal.policy import Manifest, check_digests, decode_bundle, decode_manifest, sha256
@@ -25,9 +22,9 @@ from shoal.tensors import Array, decode_tensors
 
 FP32, STATIC, DYNAMIC = "fp32", "int8 static", "int8 dynamic"
 FLOAT_GRAPH = "shoal.float_graph"
-NO_ONNX = "needs onnx, which is not installed here"
 EXPLORES = "explore.threshold"
 """An initializer that only epsilon-greedy policies have."""
+_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +35,7 @@ class Source:
         name: For people.
         env_id: Of the environment it is for; empty where the source does not say.
         graph: Of the published form; a whole model where it has its weights inside.
-        tensors: Every initializer of it; None where they are inside.
+        tensors: Every initializer of it.
         float_graph: Of the float twin; None where there is none.
         manifest: Of the version.
     """
@@ -46,7 +43,7 @@ class Source:
     name: str
     env_id: str
     graph: bytes
-    tensors: Mapping[str, Array] | None
+    tensors: Mapping[str, Array]
     float_graph: bytes | None
     manifest: Manifest
 
@@ -70,13 +67,21 @@ def read_file(path: Path) -> Source:
     """A policy from an ONNX file with its weights inside.
 
     Raises:
+        ConfigError: There is no such file.
         ShoalError: It is not one that `learner export` wrote.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory: give a file, or --state for a state_dir")
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}; give another --policy") from error
+    try:
         session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has classes of its own without a shared base
-        raise ShoalError(f"{path}: {str(error).splitlines()[0]}") from error
+        raise ShoalError(
+            f"{path} is no ONNX model: give a file that `shoal learner export` wrote"
+        ) from error
     said = session.get_modelmeta().custom_metadata_map
     if "shoal.precision" not in said or len(session.get_inputs()) == 1:
         raise ShoalError(f"{path}: export it with `shoal learner export`, not --deterministic")
@@ -98,36 +103,32 @@ def read_file(path: Path) -> Source:
         float_graph_digest=b"" if float_graph is None else sha256(float_graph),
     )
     env_id = said.get("shoal.env_id", "")
-    return Source(str(path), env_id, data, _weights(data), float_graph, manifest)
+    return Source(str(path), env_id, data, read_tensors(data), float_graph, manifest)
 
 
-def read_state(directory: Path, version: int | None) -> Source:
-    """A published version from the state directory of a learner or of a device.
+def read_state(directory: Path, version: int | None, *, trust: str = "*") -> Source:
+    """A published version from the state directory of a learner or of a device, in use or not.
+
+    Args:
+        directory: The state_dir.
+        version: None for the newest, which is what a device acts with.
+        trust: Pattern of the directory of a fleet and its key; of several, that written last.
 
     Raises:
-        ShoalError: There is none, or it is damaged.
+        ConfigError: There is none, or not that version.
+        ShoalError: It is damaged.
     """
-    found = {
-        int(path.name.partition(".")[0].partition("-")[0]): path
-        for path in directory.glob("policies/*/*.bundle")
-    }
-    if not found:
-        raise ShoalError(f"{directory}: no policy here; give a learner's or a device's state_dir")
-    chosen = max(found) if version is None else version
-    if chosen not in found:
-        raise ShoalError(
-            f"{directory}: no policy v{chosen}: there are v{min(found)} to v{max(found)}"
-        )
-    path = found[chosen]
+    path, data = _bundle(directory, version, trust)
     graphs = next(
-        place for place in (path.parent / "graphs", path.parent.parent / "graphs") if place.is_dir()
+        (p for p in (path.parent / "graphs", path.parent.parent / "graphs") if p.is_dir()),
+        path.parent / "graphs",
     )
-    bundle = decode_bundle(path.read_bytes())
+    bundle = decode_bundle(data)
     manifest = decode_manifest(bundle.manifest)
     check_digests(manifest, bundle)
     graph = _graph(graphs, manifest.graph_digest)
     if graph is None:
-        raise ShoalError(f"{graphs}: the graph of policy v{chosen} is missing or damaged")
+        raise ShoalError(f"{graphs}: the graph of v{manifest.version} is missing or damaged")
     float_graph = _graph(graphs, manifest.float_graph_digest)
     return Source(f"{path}", "", graph, decode_tensors(bundle.tensors), float_graph, manifest)
 
@@ -149,56 +150,39 @@ def forms_of(sources: Sequence[Source], spec: EnvSpec) -> Forms:
             raise ShoalError(
                 f"{source.name}: it acts in other spaces than {spec.env_id}; give --env"
             )
-        inside = source.tensors is None or _whole(source)
-        policy = Policy.load(
-            source.graph, {} if inside else source.tensors or {}, source.manifest, layout
-        )
+        tensors = {} if _whole(source) else source.tensors
+        policy = Policy.load(source.graph, tensors, source.manifest, layout)
         forms.policies[FP32 if source.manifest.precision == FP32 else STATIC] = policy
-        if source.tensors is not None:
-            forms.values = EXPLORES in source.tensors
+        forms.values = EXPLORES in source.tensors
     if STATIC not in forms.policies:
         forms.missing[STATIC] = "fp32 has no ranges of int8: give what was published in int8"
-    float_model = _fp32(sources, forms)
+    floats = next((s for s in sources if s.manifest.precision == FP32), sources[0])
+    is_float = floats.manifest.precision == FP32
+    graph = floats.graph if is_float else floats.float_graph
+    weights = None if graph is None else _fp32(floats, forms)
     if FP32 not in forms.policies:
         forms.missing.setdefault(FP32, "it was published without a float twin: give its fp32 file")
-    if float_model is None:
-        forms.missing[DYNAMIC] = (
-            NO_ONNX if onnx_missing() else "there is no fp32 form to make it of"
-        )
+    if graph is None or weights is None:
+        forms.missing[DYNAMIC] = "there is no fp32 form to make it of"
     else:
         manifest = sources[0].manifest
-        forms.policies[DYNAMIC] = Policy.load(_dynamic(float_model), {}, manifest, layout)
+        forms.policies[DYNAMIC] = Policy.load(dynamic_model(graph, weights), {}, manifest, layout)
     return forms
 
 
-def onnx_missing() -> bool:
-    """Whether onnx is not installed, as on a device."""
-    try:
-        import onnx  # noqa: F401
-    except ModuleNotFoundError:
-        return True
-    return False
-
-
-def _fp32(sources: Sequence[Source], forms: Forms) -> bytes | None:
-    """Adds the fp32 form; gives it as a model with its weights inside, where onnx is there."""
-    for source in sources:
-        if source.manifest.precision == FP32:
-            return _inlined(source.graph, source.tensors or {}, whole=_whole(source))
-    source = sources[0]
-    if source.float_graph is None:
-        return None
-    if source.tensors is None:
-        forms.missing[FP32] = f"reading weights {NO_ONNX}: give --state, or its fp32 file too"
-        return None
+def _fp32(source: Source, forms: Forms) -> Mapping[str, Array] | None:
+    """The tensors of the fp32 form; adds that form where it is the twin of what is int8."""
+    if source.manifest.precision == FP32:
+        return source.tensors
     int8 = forms.policies[STATIC]
+    assert source.float_graph is not None  # noqa: S101 - the caller looked
     try:
         forms.policies[FP32] = int8.twin(source.float_graph, source.tensors)
     except PolicyRejected as error:
         forms.missing[FP32] = str(error)
         return None
     reads = decode_reads(int8.session.get_modelmeta().custom_metadata_map)
-    return _inlined(source.float_graph, float_tensors(source.tensors, reads), whole=False)
+    return float_tensors(source.tensors, reads)
 
 
 def _whole(source: Source) -> bool:
@@ -206,47 +190,35 @@ def _whole(source: Source) -> bool:
     return source.manifest.tensors_bytes == 0
 
 
+def _bundle(directory: Path, version: int | None, trust: str) -> tuple[Path, bytes]:
+    """The file of a version and its bytes, though whoever owns the directory may replace it."""
+    for _ in range(_LOOKS):
+        written: dict[Path, dict[int, Path]] = {}
+        try:
+            places = sorted(directory.glob(f"policies/{trust}"), key=lambda p: p.stat().st_mtime)
+            for place in places:
+                for path in place.glob("*.bundle"):
+                    number = int(path.name.partition(".")[0].partition("-")[0])
+                    written.setdefault(place, {})[number] = path
+            if not written:
+                break
+            found = next(reversed(written.values()))
+            chosen = max(found) if version is None else version
+            if chosen not in found:
+                raise ConfigError(
+                    f"{directory}: no policy v{chosen}: there are v{min(found)} to v{max(found)}"
+                )
+            return found[chosen], found[chosen].read_bytes()
+        except FileNotFoundError:  # a newer one came meanwhile
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"{directory}: {error.strerror or error}: run it as who owns it"
+            ) from error
+    raise ConfigError(f"{directory}: no policy here; give a learner's or a device's state_dir")
+
+
 def _graph(directory: Path, digest: bytes) -> bytes | None:
     path = directory / f"{digest.hex()}.onnx"
     data = path.read_bytes() if path.is_file() else b""
     return data if digest and sha256(data) == digest else None
-
-
-def _weights(data: bytes) -> dict[str, Array] | None:
-    if onnx_missing():
-        return None
-    from onnx import ModelProto, numpy_helper
-
-    model = ModelProto.FromString(data)
-    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-
-
-def _inlined(graph: bytes, tensors: Mapping[str, Array], *, whole: bool) -> bytes | None:
-    if onnx_missing():
-        return None
-    if whole:
-        return graph
-    from onnx import ModelProto, TensorProto
-
-    model = ModelProto.FromString(graph)
-    for initializer in model.graph.initializer:
-        initializer.raw_data = np.ascontiguousarray(tensors[initializer.name]).tobytes()
-        initializer.data_location = TensorProto.DEFAULT
-        del initializer.external_data[:]
-    data: bytes = model.SerializeToString()
-    return data
-
-
-def _dynamic(model: bytes) -> bytes:
-    """onnxruntime's own quantization with ranges found at every run."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with tempfile.TemporaryDirectory() as name:
-        before, after = Path(name) / "fp32.onnx", Path(name) / "int8.onnx"
-        before.write_bytes(model)
-        logging.disable(logging.WARNING)  # it recommends a step that changes nothing here
-        try:
-            quantize_dynamic(before, after, weight_type=QuantType.QInt8, reduce_range=True)
-        finally:
-            logging.disable(logging.NOTSET)
-        return after.read_bytes()

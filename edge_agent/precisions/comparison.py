@@ -1,51 +1,30 @@
-"""What each precision of one policy costs on this machine, and how far it is from fp32.
+"""The forms of one policy beside each other: the time of a decision, and how far from fp32.
 
-    shoal bench actor --policy policy.onnx --envs 8
-    shoal bench actor --state /var/lib/shoal --env CartPole-v1
-
-fp32, int8 static (as devices act with it) and int8 dynamic (onnxruntime's own, made from fp32):
-the time of one decision for 1 and for N observations, on bound arrays as the control loop has it,
-the part of the observations where the greedy action is that of fp32, and the mean KL(fp32 || form).
-The observations are those that the fp32 form (else int8) meets in the environment.
+The time is that of one decision on bound arrays, as the control loop has it; parity is the part of
+the observations where the greedy action is that of fp32, and the mean KL(fp32 || form).
 """
 
-import argparse
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from bench.policy_forms import (
-    DYNAMIC,
-    FP32,
-    STATIC,
-    Forms,
-    Source,
-    forms_of,
-    read_file,
-    read_state,
-)
-from bench.report import Cell, Machine, envelope, finite, table, this_machine, versions
 from numpy.typing import NDArray
 
-from edge_agent.config import EnvConfig
-from edge_agent.environments.env import Environments, make_env
+from edge_agent.environments.env import Environments
 from edge_agent.policies.parity import alike, repeated
 from edge_agent.policies.policy import Binding, Policy
-from edge_agent.policies.precision import faster_of
-from shoal.errors import ConfigError, ShoalError
+from edge_agent.precisions.forms import DYNAMIC, FP32, STATIC, Forms
 from shoal.layout import ActionLayout
 from shoal.noise import RUN_ID_BYTES, noise_block
 from shoal.policy import DISTRIBUTION, NOISE, OBSERVATION, STATE
 from shoal.tensors import Array
 
-SCHEMA = "shoal.v1.BenchPrecisions"
 ORDER = (FP32, STATIC, DYNAMIC)
 BLOCK = 50
 """Decisions of one form before the next has its turn."""
 _TINY = 1e-8
+_DIGITS = 9
 
 Floats = NDArray[np.float32]
 
@@ -107,7 +86,7 @@ def collect(environments: Environments, policy: Policy, count: int) -> Rows:
 def distribution_of(policy: Policy, rows: Rows) -> Floats:
     """Parameters `[M, P]`."""
     feeds: dict[str, Array] = {NOISE: rows.noise}
-    assert policy.layout is not None
+    assert policy.layout is not None  # noqa: S101 - `forms_of` gives one
     leaves = policy.layout.unpack(rows.observations)
     feeds |= {f.input_name(OBSERVATION): leaves[f.path] for f in policy.layout.fields}
     if rows.states is not None:
@@ -206,105 +185,6 @@ def measure(forms: Forms, rows: Rows, action: ActionLayout, envs: int, calls: in
     return lines
 
 
-def text_of(machine: Machine, source: str, lines: Sequence[Line], verdict: str) -> str:
-    """What a person reads."""
-    rows: list[list[Cell]] = [
-        [
-            line.precision,
-            line.envs,
-            line.p50_us,
-            line.p99_us,
-            None if line.agreement is None else f"{100 * line.agreement:.1f} %",
-            None if line.kl is None else f"{line.kl:.2e}",
-            line.note,
-        ]
-        for line in lines
-    ]
-    headings = ("precision", "envs", "p50 us", "p99 us", "agrees", "KL nats", "")
-    return "\n\n".join((machine.text, source, table(headings, rows), verdict))
-
-
-def verdict_of(lines: Sequence[Line], envs: int) -> str:
-    """What `actor.precision = "auto"` would make of it."""
-    times = {line.precision: line.p50_us for line in lines if line.envs == envs}
-    static, fp32 = times.get(STATIC), times.get(FP32)
-    if static is None or fp32 is None:
-        return 'actor.precision = "auto" would act with what was published'
-    choice = faster_of(static, fp32, envs=envs)
-    return f'actor.precision = "auto" would act with {choice.precision}'
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="shoal bench actor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--policy",
-        type=Path,
-        action="append",
-        help="file of `shoal learner export`, int8 or fp32; twice to give both",
-    )
-    parser.add_argument("--state", type=Path, help="or the state_dir of a learner or of a device")
-    parser.add_argument("--version", type=int, help="with --state; by default the newest")
-    parser.add_argument("--env", help="which environment; by default what the file says")
-    parser.add_argument("--envs", type=int, default=8, help="copies of the environment, N")
-    parser.add_argument("--rows", type=int, default=512, help="observations for the parity")
-    parser.add_argument("--calls", type=int, default=2000, help="decisions timed of each")
-    parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
-    given = parser.parse_args(arguments)
-    try:
-        return _run(given)
-    except ShoalError as error:
-        sys.stderr.write(f"shoal bench actor: {error}\n")
-        return 1
-
-
-def _run(given: argparse.Namespace) -> int:
-    sources = _sources(given.policy, given.state, given.version)
-    env_id = given.env or sources[0].env_id
-    if not env_id:
-        raise ConfigError("give --env: a state directory does not say which environment it is for")
-    machine = this_machine()
-    with make_env(EnvConfig(env_id, num_envs=given.envs, seed=0)) as environments:
-        spec = environments.spec
-        forms = forms_of(sources, spec)
-        acting = forms.policies.get(FP32) or forms.policies[STATIC]
-        rows = collect(environments, acting, given.rows)
-    lines = measure(forms, rows, ActionLayout.of(spec.action), given.envs, given.calls)
-    source = f"{', '.join(s.name for s in sources)}: v{sources[0].manifest.version} in {env_id}"
-    verdict = verdict_of(lines, given.envs)
-    document = envelope(
-        SCHEMA,
-        machine,
-        {
-            "versions": versions("shoal", "onnxruntime", "onnx", "numpy"),
-            "source": source,
-            "rows": len(rows.observations),
-            "precisions": [asdict(line) for line in lines],
-            "auto": verdict,
-        },
-    )
-    if given.out is not None:
-        given.out.write_text(document + "\n", encoding="utf-8")
-    text = text_of(machine, source, lines, verdict)
-    sys.stdout.write((document if given.format == "json" else text) + "\n")
-    return 0
-
-
-def _sources(
-    files: Sequence[Path] | None, state: Path | None, version: int | None
-) -> Sequence[Source]:
-    if bool(files) == (state is not None):
-        raise ConfigError("give --policy or --state, one of the two")
-    if state is not None:
-        return [read_state(state, version)]
-    return [read_file(path) for path in files or ()]
-
-
 def _bound(policy: Policy, rows: Rows, envs: int) -> Binding:
     binding = policy.bind(repeated(rows.observations[:envs], envs))
     binding.noise[...] = repeated(rows.noise[:envs], envs)
@@ -320,4 +200,4 @@ def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None else finite(value, 9)
+    return None if value is None or not np.isfinite(value) else round(value, _DIGITS)
