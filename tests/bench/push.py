@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from bench.child import say  # noqa: E402
 from bench.push_bytes import Bytes, count_bytes, unchanged_bytes  # noqa: E402
 from bench.push_cost import Cost, cost_of  # noqa: E402
-from bench.push_latency import Latency, Round, latency_of  # noqa: E402
+from bench.push_latency import Latency, Round, latency_of, ratios_to_bare  # noqa: E402
 from bench.report import Cell, envelope, table, this_machine, versions  # noqa: E402
 
 SCHEMA: Final = "shoal.v1.BenchPush"
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     parts = given.only.split(",")
     if not set(parts) <= set(PARTS):
@@ -150,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "unchanged_bytes": unchanged,
             "cost": [each.as_json() for each in costs],
             "latency": [each.as_json() for each in latencies],
+            "latency_to_bare": ratios_to_bare(latencies),
         },
     )
     if given.out is not None:
