@@ -4,6 +4,7 @@
 #   make demo ARGS="--seed 3"       the same, with options of `shoal demo`
 #   make test                       all tests
 #   make test-device                flash emulated devices and let them act: needs root and Debian
+#   make faults                     seed faults into a copy: each must fail its test
 #   make check                      format, lint, types, import contracts, stubs
 #   make bench ARGS="learn"         the measurements of the README
 #   make protos                     write the stubs of protos/shoal/v1 again
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test test-device check bench protos format clean
+.PHONY: help demo test test-device faults check bench protos format clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -80,6 +81,10 @@ test: $(DEV_STAMP)
 test-device: $(DEV_STAMP)
 	@echo "==> pytest -v -m device -n 2 --dist loadfile tests/device $(ARGS)"
 	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest -v -m device -n 2 --dist loadfile tests/device $(ARGS)
+
+faults: $(DEV_STAMP)
+	@echo "==> pytest -m faults -n $(WORKERS) tests/faults $(ARGS)"
+	@OMP_NUM_THREADS=1 exec $(BIN)/python -m pytest -m faults -n $(WORKERS) tests/faults $(ARGS)
 
 check: $(DEV_STAMP)
 	@echo "==> format"

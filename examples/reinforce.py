@@ -1,4 +1,4 @@
-"""An algorithm of your own: REINFORCE (Williams 1992), in one file.
+"""An algorithm of your own: REINFORCE with a baseline (Williams 1992), in one file.
 
     shoal demo --algorithm examples.reinforce:Reinforce --chunk-steps 128 --until-return 195
 
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
+from cloud_learner.algorithms.actor_critic_view import actor_critic_view
 from cloud_learner.algorithms.arrays import tensor
 from cloud_learner.algorithms.interface import Setup
 from cloud_learner.algorithms.optimiser import Optimiser, OptimiserSettings
-from cloud_learner.models.policy import build_policy
+from cloud_learner.models.actor_critic import build_actor_critic
 from cloud_learner.training.experience import Batch
 
 
@@ -31,14 +31,14 @@ class ReinforceSettings(OptimiserSettings):
 
 
 class Reinforce:
-    """Makes actions likelier that were followed by more reward than the others' at that step."""
+    """Makes actions likelier that were followed by more reward than the critic expected."""
 
-    Settings = ReinforceSettings
-    data = "rollouts"
+    Settings, data = ReinforceSettings, "rollouts"
 
     def __init__(self, setup: Setup, settings: ReinforceSettings) -> None:
-        self.policy = build_policy(setup.spec, setup.network, head="sample", seed=setup.seed)
-        self._optimiser = Optimiser(self.policy.parameters(), settings)
+        self._model = build_actor_critic(setup.spec, setup.network, seed=setup.seed)
+        self.policy = self._model.policy
+        self._optimiser = Optimiser(self._model.parameters(), settings)
         self._gamma = settings.gamma
 
     @property
@@ -48,25 +48,26 @@ class Reinforce:
 
     def learn(self, batch: Batch) -> Mapping[str, float]:
         """One update from `[T, B]` steps."""
-        returns = np.zeros((batch.rewards.shape[0] + 1, batch.rewards.shape[1]), np.float32)
-        for t in reversed(range(len(batch.rewards))):
-            returns[t] = batch.rewards[t] + self._gamma * returns[t + 1] * ~batch.ended[t]
-        advantages = tensor(returns[:-1] - returns[:-1].mean(axis=1, keepdims=True))
-        unrolled = self.policy.unroll(
-            tensor(batch.observations[:-1]), tensor(batch.initial_state), tensor(batch.starts)
-        )
-        log_probs = self.policy.distribution.log_prob(unrolled.params, tensor(batch.actions))
-        loss = -(log_probs * advantages).mean() / (advantages.std() + 1e-6)
-        self._optimiser.descend(loss)
-        with torch.no_grad():
-            entropy = self.policy.distribution.entropy(unrolled.params).mean()
-        return {"policy_loss": loss.item(), "entropy": entropy.item()}
+        seen = actor_critic_view(self._model, burn_in=0).look(batch)
+        # Nothing follows a termination. What was cut short, by a time limit or by the chunk's end,
+        # would have gone on: it is worth what the critic says of its own last observation.
+        following = seen.next_values.detach().masked_fill(tensor(batch.terminated), 0.0)
+        rewards, ended = tensor(batch.rewards), tensor(batch.ended)
+        returns, ahead = torch.empty_like(rewards), following[-1]
+        for t in reversed(range(len(rewards))):
+            ahead = rewards[t] + self._gamma * torch.where(ended[t], following[t], ahead)
+            returns[t] = ahead
+        surprise = (returns - seen.values) / (returns.std() + 1e-6)
+        log_probs = self.policy.distribution.log_prob(seen.params, tensor(batch.actions))
+        policy_loss = -(log_probs * surprise.detach()).mean()
+        self._optimiser.descend(policy_loss + surprise.square().mean())
+        return {"policy_loss": policy_loss.item()}
 
     def state_dict(self) -> Mapping[str, Any]:
         """What training goes on from."""
-        return {"policy": self.policy.state_dict(), "optimiser": self._optimiser.state_dict()}
+        return {"model": self._model.state_dict(), "optimiser": self._optimiser.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from it."""
-        self.policy.load_state_dict(state["policy"])
+        self._model.load_state_dict(state["model"])
         self._optimiser.load_state_dict(state["optimiser"])

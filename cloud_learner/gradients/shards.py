@@ -1,7 +1,9 @@
 """Optimisers over parts of one flat vector of parameters, each changed in place.
 
-No lock is taken, across shards or within one (Niu et al. 2011, "Hogwild!"): whoever reads the
-weights meanwhile may see a gradient in one shard and not yet in the next.
+Below `THREADS_FROM` parameters gradients are applied in turn on the event loop; from there on each
+shard is changed by a thread of its own, one gradient after the other (`threads` decides otherwise).
+No lock is taken: whoever reads the weights while threads apply may see a gradient in part, as in
+Niu et al. 2011, "Hogwild!".
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ with --policy, --state or --config.
 README.md, beside this file, says how to read the results.
 """
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,13 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     from bench import actor_loop
 
+    if {"-h", "--help"} & set(arguments):
+        from bench import precisions
+
+        with contextlib.suppress(SystemExit):
+            actor_loop.main(["--help"])
+        sys.stdout.write("\nWith --policy or --state it measures what each precision costs:\n\n")
+        return precisions.main(["--help"])
     return actor_loop.main(arguments)
 
 

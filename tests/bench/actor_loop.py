@@ -314,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=6400, help="vector steps of a repeat")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     plan = Plan(
         env=given.env,

@@ -320,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-solve", action="store_true", help="measure the rate alone")
     parser.add_argument("--quick", action="store_true", help="one spread, ten seconds, no solving")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     fleet = Fleet(devices=given.devices, median_ms=given.median_ms)
     spreads = ["lognormal-1"] if given.quick else given.spreads.split(",")

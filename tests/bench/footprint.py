@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settle-s", type=float, default=8.0, help="before memory is read")
     parser.add_argument("--quick", action="store_true", help="one repeat, and no fresh venv")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     repeats, settle_s = (1, 3.0) if given.quick else (given.repeats, given.settle_s)
     machine = this_machine()
@@ -129,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "starts": [asdict(start) for start in starts],
             "sizes": [asdict(size) for size in sizes],
             "medians": medians_of(starts),
+            "to_torch": ratios_to_torch(starts),
+            "bars": {"first_action_s": START_BAR_S, "rss_mb": RSS_BAR_MB, "size_mb": SIZE_BAR_MB},
+            "met": met(starts, sizes),
         },
     )
     if given.out is not None:
@@ -220,6 +223,13 @@ def medians_of(starts: Sequence[Start]) -> dict[str, dict[str, float]]:
         }
         for actor, start in kinds
     }
+
+
+def ratios_to_torch(starts: Sequence[Start]) -> dict[str, float]:
+    """Of the medians with a policy on the disk: the agent's to those of the same actor on torch."""
+    medians = medians_of(starts)
+    ours, theirs = medians[f"{AGENT}, {ON_DISK}"], medians[f"{TORCH}, {ON_DISK}"]
+    return {name: round(value / theirs[name], 3) for name, value in ours.items()}
 
 
 def met(starts: Sequence[Start], sizes: Sequence[Size]) -> bool:

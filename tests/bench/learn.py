@@ -295,8 +295,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--timeout-s", type=float, default=180.0, help="for each run")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     parser.add_argument("--skip-shoal", action="store_true", help="measure the peers alone")
+    if {"-h", "--help"} & set(words):
+        from bench.suite import main as suite
+
+        parser.print_help()
+        sys.stdout.write("\nWith --suite it measures what the learning is worth:\n\n")
+        return suite(["--help"])
     given, demo_flags = parser.parse_known_args(arguments)
     peers = [name for name in given.peers.split(",") if name not in ("", "none")]
     unknown = [name for name in peers if name not in PEERS]

@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from bench.child import say  # noqa: E402
 from bench.push_bytes import Bytes, count_bytes, unchanged_bytes  # noqa: E402
 from bench.push_cost import Cost, cost_of  # noqa: E402
-from bench.push_latency import Latency, Round, latency_of  # noqa: E402
+from bench.push_latency import Latency, Round, latency_of, ratios_to_bare  # noqa: E402
 from bench.report import Cell, envelope, table, this_machine, versions  # noqa: E402
 
 SCHEMA: Final = "shoal.v1.BenchPush"
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     parser.add_argument(
         "--agents",
         help="so many agents, one after the other (such as 1,10,25,50,100), and nothing beside",
@@ -176,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "unchanged_delegated_bytes": None if unchanged is None else unchanged["delegated"],
             "cost": [each.as_json() for each in costs],
             "latency": [each.as_json() for each in latencies],
+            "latency_to_bare": ratios_to_bare(latencies),
         },
     )
     if given.out is not None:

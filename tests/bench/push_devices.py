@@ -15,19 +15,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-if str(HERE.parent) not in sys.path:  # run as a program
-    sys.path.insert(0, str(HERE.parent))
+from bench.child import now_s
 
-from bench.child import now_s  # noqa: E402
-
-from edge_agent.config import ServerConfig  # noqa: E402
-from edge_agent.downlink.downlink import Downlink, open_channel  # noqa: E402
-from edge_agent.events import Events  # noqa: E402
-from edge_agent.policies.policy_saver import PolicySaver  # noqa: E402
-from edge_agent.policies.policy_store import PolicyStore  # noqa: E402
-from shoal.identity import Identity  # noqa: E402
-from shoal.policy import (  # noqa: E402
+from edge_agent.config import ServerConfig
+from edge_agent.downlink.downlink import Downlink, open_channel
+from edge_agent.events import Events
+from edge_agent.policies.policy_saver import PolicySaver
+from edge_agent.policies.policy_store import PolicyStore
+from shoal.identity import Identity
+from shoal.policy import (
     MAX_BUNDLE_BYTES,
     Assembler,
     Bundle,
@@ -36,10 +32,10 @@ from shoal.policy import (  # noqa: E402
     decode_bundle,
     decode_manifest,
 )
-from shoal.policy_delta import Base, Content, decode_policy_delta  # noqa: E402
-from shoal.spaces import Discrete, EnvSpec, unbounded  # noqa: E402
-from shoal.v1 import parameter_server_pb2 as pb  # noqa: E402
-from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub  # noqa: E402
+from shoal.policy_delta import Base, Content, decode_policy_delta
+from shoal.spaces import Discrete, EnvSpec, unbounded
+from shoal.v1 import parameter_server_pb2 as pb
+from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 
 SPEC = EnvSpec("Test-v0", unbounded((8,)), Discrete(4))
 Note = Callable[[int], None]
@@ -159,7 +155,3 @@ async def main() -> None:
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

@@ -26,7 +26,8 @@ from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoalctl.pki.pki import FleetPki, Role
 
-CHILD = Path(__file__).with_name("push_devices.py")
+CHILD = "import asyncio; from bench.push_devices import main; asyncio.run(main())"
+TESTS = Path(__file__).resolve().parents[1]
 FLEET = "bench"
 _READY_S = 300.0
 Kind = Literal["agents", "watchers", "bare"]
@@ -125,6 +126,21 @@ class BareStream(rpc.ParameterServerServicer):
             await changed.wait()
 
 
+def ratios_to_bare(latencies: Sequence[Latency]) -> list[dict[str, object]]:
+    """How much longer policies take than as many bytes alone, of rounds with as many devices."""
+    bare = {each.devices: each for each in latencies if each.kind == "bare"}
+    return [
+        {
+            "kind": each.kind,
+            "devices": each.devices,
+            "p50": round(each.p50_ms / bare[each.devices].p50_ms, 3),
+            "p99": round(each.p99_ms / bare[each.devices].p99_ms, 3),
+        }
+        for each in latencies
+        if each.kind != "bare" and each.devices in bare
+    ]
+
+
 async def latency_of(plan: Round, directory: Path, dead_zone: float) -> Latency:
     """Publishes policies to devices that run in processes of their own."""
     pki = FleetPki.create(directory / "pki", FLEET)
@@ -202,7 +218,11 @@ async def _start(
     plan: Round, directory: Path, port: int, names: Sequence[str], key: Ed25519PrivateKey
 ) -> Process:
     child = await asyncio.create_subprocess_exec(
-        sys.executable, str(CHILD), stdin=PIPE, stdout=PIPE, limit=1 << 26
+        *(sys.executable, "-c", CHILD),
+        stdin=PIPE,
+        stdout=PIPE,
+        limit=1 << 26,
+        cwd=TESTS,
     )
     assert child.stdin is not None
     told = {

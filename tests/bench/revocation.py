@@ -1,6 +1,6 @@
 """How soon a revoked device is off MQTT and gRPC, from the start of the operator's command.
 
-    PYTHONPATH=tests python tests/bench/revocation.py --devices 10
+    shoal bench revocation --devices 10
 
 Real processes: the embedded broker; `shoal enroll revoke`, start of the interpreter included. The
 gRPC server is this process, with the interceptor and the file watch of a learner.
@@ -19,16 +19,22 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-from brokers import HOST, WAIT_S, Client, Nats, Process, free_port
 
-from cloud_learner.serving.grpc_server import Context, GrpcServer
-from cloud_learner.serving.revocations import Revocations
-from shoal.config import load_config
-from shoal.identity import Identity
-from shoalctl.broker.broker import BrokerConfig
-from shoalctl.fleet.init import FleetPlan, make_fleet
-from shoalctl.pki.pki import FleetPki, Role
-from shoalctl.pki.registry import DeviceRegistry
+HERE = Path(__file__).resolve().parent
+if str(HERE.parent) not in sys.path:  # run as a program
+    sys.path.insert(0, str(HERE.parent))
+
+from bench.report import table  # noqa: E402
+from brokers import HOST, WAIT_S, Client, Nats, Process, free_port  # noqa: E402
+
+from cloud_learner.serving.grpc_server import Context, GrpcServer  # noqa: E402
+from cloud_learner.serving.revocations import Revocations  # noqa: E402
+from shoal.config import load_config  # noqa: E402
+from shoal.identity import Identity  # noqa: E402
+from shoalctl.broker.broker import BrokerConfig  # noqa: E402
+from shoalctl.fleet.init import FleetPlan, make_fleet  # noqa: E402
+from shoalctl.pki.pki import FleetPki, Role  # noqa: E402
+from shoalctl.pki.registry import DeviceRegistry  # noqa: E402
 
 SHOAL = (sys.executable, "-m", "shoalctl.cli")
 
@@ -99,10 +105,16 @@ async def measure(pki: FleetPki, broker: Nats, devices: list[str]) -> dict[str, 
 
 
 def main() -> None:
-    """Prints one JSON object: median and largest of each, seconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Prints median and largest of each, seconds."""
+    parser = argparse.ArgumentParser(
+        prog="shoal bench revocation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--devices", type=int, default=10, help="how many are revoked, in turn")
-    devices = [f"pi-{number}" for number in range(parser.parse_args().devices)]
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
+    given = parser.parse_args()
+    devices = [f"pi-{number}" for number in range(given.devices)]
     with tempfile.TemporaryDirectory() as directory:
         pki = make_fleet(Path(directory) / "fleet", FleetPlan("reef"))
         for device_id in devices:
@@ -123,7 +135,10 @@ def main() -> None:
         name: {"median": sorted(values)[len(values) // 2], "largest": max(values)}
         for name, values in found.items()
     }
-    print(json.dumps({"devices": len(devices), **summary}))  # noqa: T201 - a program
+    document = json.dumps({"devices": len(devices), **summary})
+    rows = [(name, each["median"], each["largest"]) for name, each in summary.items()]
+    text = table(("until", "median s", "largest s"), rows)
+    sys.stdout.write((document if given.format == "json" else text) + "\n")
 
 
 if __name__ == "__main__":

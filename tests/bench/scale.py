@@ -317,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reporter-telemetry-s", type=float, default=10.0)
     parser.add_argument("--quick", action="store_true", help="50 devices for 20 s, 1,000 reporters")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     plan = Plan(
         devices=50 if given.quick else given.devices,

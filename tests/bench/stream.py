@@ -259,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one repeat of 20 chunks a device")
     parser.add_argument("--out", type=Path, help="file that gets the JSON")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     env, envs, chunk_steps, batch_steps = ENVS[given.env]
     plan = Plan(

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", action="store_true", help="Stable-Baselines3 beside, too")
     parser.add_argument("--out", type=Path, help="the file: gone on with if it is there")
     parser.add_argument("--markdown", action="store_true", help="print tables for the docs")
-    parser.add_argument("-o", choices=("table", "json"), default="table", dest="format")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", dest="format")
     given = parser.parse_args(arguments)
     try:
         rows = choose(given.suite, [name for name in given.rows.split(",") if name])

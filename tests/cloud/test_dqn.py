@@ -111,6 +111,18 @@ def test_epsilon_falls_with_environment_steps_and_travels_with_the_policy() -> N
     assert dqn.policy.epsilon == pytest.approx(0.1)
 
 
+def test_what_devices_see_is_what_observations_are_normalized_by() -> None:
+    dqn = DQN(Setup(SPEC, NetworkConfig(hidden=(8,), normalize=True), 0), SETTINGS)
+    seen = np.random.default_rng(0).normal(3.0, 2.0, (500, 2, 4)).astype(np.float32)
+    dqn.observe(replace(fresh(500), observations=seen))
+    for network in (dqn.policy, dqn._target):
+        normalizer = network.normalizer
+        assert normalizer is not None
+        normalized = normalizer(torch.from_numpy(seen.reshape(-1, 4))).numpy()
+        np.testing.assert_allclose(normalized.mean(0), 0.0, atol=1e-3)
+        np.testing.assert_allclose(normalized.std(0), 1.0, atol=1e-3)
+
+
 def test_devices_are_asked_for_priorities_where_they_can_tell_them() -> None:
     prioritized = replace(SETTINGS, priority_alpha=0.6, gamma=0.95)
     assert new_dqn().behaviour.priority_gamma == 0.0

@@ -144,6 +144,29 @@ def test_every_codec_is_applied(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("threads", ["never", "always"])
+def test_a_step_is_clipped_to_its_norm_and_shorter_the_further_behind(
+    play: Play, threads: str
+) -> None:
+    rate, clip = 0.1, 0.5
+
+    async def scenario(cloud: Cloud) -> None:
+        device = await cloud.device()
+        for norm, lag in ((0.25, 0), (2.0, 0), (0.25, 3), (2.0, 3)):
+            request = await device.update(norm=norm)
+            gradient = np.frombuffer(request.body, "<f4")
+            request.updates -= lag
+            before = cloud.flat
+            assert (await device.push(request)).applied
+            wanted = rate * (1 + lag) ** -0.5 * min(1.0, clip / norm) * gradient
+            np.testing.assert_allclose(before - cloud.flat, wanted, rtol=1e-4, atol=1e-6)
+            for _ in range(2):  # so that there are weights to be behind of
+                await device.push()
+
+    constant = {"optimiser": "sgd", "momentum": 0.0, "learning_rate": rate}
+    play(scenario, **constant, clip_norm=clip, lag_scaling=0.5, threads=threads)
+
+
 def test_in_threads_updates_are_applied_too(play: Play) -> None:
     async def scenario(cloud: Cloud) -> None:
         devices = [await cloud.device(name) for name in ("pi-1", "pi-2")]

@@ -182,6 +182,17 @@ def _see(sac: SAC, seed: int) -> None:
     sac.observe(Fresh(observations, rewards, rng.random((8, 2)) < 0.2))
 
 
+def test_what_devices_see_is_what_observations_are_normalized_by() -> None:
+    sac = SAC(Setup(SPEC, NetworkConfig(hidden=(8,), normalize=True), 0), SETTINGS)
+    seen = np.random.default_rng(0).normal(3.0, 2.0, (500, 2, 3)).astype(np.float32)
+    sac.observe(Fresh(seen, np.zeros((500, 2), np.float32), np.zeros((500, 2), np.bool_)))
+    normalizer = sac.policy.normalizer
+    assert normalizer is not None
+    normalized = normalizer(torch.from_numpy(seen.reshape(-1, 3))).numpy()
+    np.testing.assert_allclose(normalized.mean(0), 0.0, atol=1e-3)
+    np.testing.assert_allclose(normalized.std(0), 1.0, atol=1e-3)
+
+
 def test_learns_the_best_action_of_a_bandit() -> None:
     settings = replace(SETTINGS, learning_rate=3e-3, temperature=0.02, tune_temperature=False)
     sac = new_sac(settings)

@@ -136,6 +136,35 @@ def test_priorities_follow_the_errors_of_the_last_step() -> None:
     assert len(set(replay._ring.state_dict()["priorities"].tolist())) > 2
 
 
+def test_importance_weights_undo_ever_more_of_the_priorities_until_they_undo_all() -> None:
+    algorithm, learner = noted()
+    sampling = replace(
+        SAMPLING,
+        batch_size=64,
+        learning_starts=0,
+        updates_per_transition=2.0,
+        priority_alpha=1.0,
+        priority_beta=0.4,
+        priority_anneal_updates=8,
+    )
+    replay = TransitionReplay(1000, sampling, seed=0)
+    replay.add([admitted(1)])
+    before: list[np.ndarray[Any, Any]] = []
+    while replay.ready():
+        assert replay._ring._tree is not None
+        before.append(replay._ring._tree._nodes.copy())
+        replay.step(learner, replay.take(Moment(learner.updates)))
+    assert len(algorithm.batches) == 16
+    for updates, (nodes, batch) in enumerate(zip(before, algorithm.batches, strict=True)):
+        if updates == 0:
+            continue  # what is drawn from was not there before the step
+        priorities = nodes[batch.slots + len(nodes) // 2]
+        beta = min(1.0, 0.4 + 0.6 * updates / 8)
+        wanted = (priorities / priorities.min()) ** -beta  # Schaul et al. 2016, section 3.4
+        np.testing.assert_allclose(batch.weights, wanted, rtol=1e-5)
+        assert wanted.min() < 0.9
+
+
 def test_lag_is_counted_in_updates_since_the_version_that_acted() -> None:
     algorithm, learner = noted()
     learner.resume_at(500)

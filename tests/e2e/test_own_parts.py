@@ -19,10 +19,14 @@ from demo_process import demo
         ),
         ("--env", "examples.thermostat:Thermostat"),
         ("--env", "examples.cartpole_positions:CartPolePositions", "--network", "attention"),
+        (
+            *("--env", "examples.cartpole_positions:CartPolePositions", "--network", "lstm"),
+            *("--set", "training.network.quantization_aware=true", "--stop-after-steps", "2500"),
+        ),
     ],
 )
 def test_parts_of_ones_own_act_on_devices_in_int8_and_are_trained(parts: tuple[str, ...]) -> None:
-    with demo(*parts, "--stop-after-steps", "6000", "--timeout-s", "120") as running:
+    with demo("--stop-after-steps", "6000", "--timeout-s", "120", *parts) as running:
         envelope = running.finish()
         assert running.process.returncode == 0
         assert envelope["policy_versions"] > 1

@@ -129,11 +129,41 @@ def test_reinforce_makes_actions_likelier_that_are_followed_by_more() -> None:
         metrics = algorithm.learn(batch)
     assert algorithm.updates == 20
     assert algorithm.policy(observations).softmax(-1)[..., 1].mean() > before + 0.2
-    assert set(metrics) == {"policy_loss", "entropy"}
+    assert set(metrics) == {"policy_loss"}
     resumed = Reinforce(setup(), Reinforce.Settings(gamma=0.0))
     resumed.load_state_dict(algorithm.state_dict())
     assert resumed.learn(batch) == algorithm.learn(batch)
     assert resumed.updates == algorithm.updates
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "worth"),
+    [(True, False, 1.0), (False, True, 2.0), (False, False, 2.0)],
+)
+def test_reinforce_values_what_would_have_followed_a_cut_and_nothing_after_a_termination(
+    terminated: bool,  # noqa: FBT001 - parameters
+    truncated: bool,  # noqa: FBT001
+    worth: float,
+) -> None:
+    # A reward of 1 a step, half as much for each step later: 2 for ever, 1 where that is all.
+    algorithm = Reinforce(setup(), Reinforce.Settings(gamma=0.5, learning_rate=2e-2))
+    chunk = make_chunk(SPEC, steps=1, envs=64)
+    taken = [Admitted(ChunkKey("pi-1", bytes(16), 0), 1, chunk, 0)]
+    ends = 64 if terminated or truncated else 0
+    batch = replace(
+        collate(taken, updates_now=0),
+        observations=np.full((2, 64, 4), 0.1, np.float32),
+        rewards=np.random.default_rng(0).normal(1.0, 0.1, (1, 64)).astype(np.float32),
+        terminated=np.full((1, 64), terminated),
+        truncated=np.full((1, 64), truncated),
+        final_index=np.arange(ends, dtype=np.int32),
+        final_observations=np.full((ends, 4), 0.1, np.float32),
+    )
+    for _ in range(300):
+        algorithm.learn(batch)
+    with torch.no_grad():
+        value = algorithm._model.value(torch.from_numpy(batch.observations)).mean().item()
+    assert value == pytest.approx(worth, abs=0.15)
 
 
 def test_a_torso_of_ones_own_is_trained_and_quantized() -> None:
