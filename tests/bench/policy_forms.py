@@ -74,6 +74,12 @@ def read_file(path: Path) -> Source:
     """
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise ShoalError(
+            f"{path}: {error.strerror}; give a file of `shoal learner export`, or a learner's "
+            "state directory with --state"
+        ) from error
+    try:
         session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has classes of its own without a shared base
         raise ShoalError(f"{path}: {str(error).splitlines()[0]}") from error

@@ -129,7 +129,8 @@ def test_without_onnx_what_needs_it_is_not_available(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("--policy", "nowhere.onnx"), "nowhere.onnx"),
+        (("--policy", "nowhere.onnx"), "nowhere.onnx: No such file or directory; give a file of"),
+        (("--policy", "{state}"), "Is a directory; give a file of `shoal learner export`"),
         (("--state", "{state}"), "give --env"),
         (("--state", "{state}", "--version", "9", "--env", "CartPole-v1"), "v1 to v2"),
         (("--state", "{state}", "--env", "Acrobot-v1"), "other spaces"),

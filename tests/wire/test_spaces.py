@@ -263,7 +263,11 @@ GOOD = pb.Space(discrete=pb.DiscreteSpace(n=2))
         (
             pb.Space(
                 dict=pb.DictSpace(
-                    items=[pb.NamedSpace(key="arm", space=pb.Space(tuple=pb.TupleSpace(items=[GOOD, EMPTY])))]
+                    items=[
+                        pb.NamedSpace(
+                            key="arm", space=pb.Space(tuple=pb.TupleSpace(items=[GOOD, EMPTY]))
+                        )
+                    ]
                 )
             ),
             r"\.arm\.1: a box of shape",
