@@ -120,8 +120,9 @@ def export_command(
         int | None, typer.Option(help="Policy version; by default the newest.", min=1)
     ] = None,
     precision: Annotated[
-        ExportPrecision, typer.Option(help="int8: as devices run it. fp32: as it was trained.")
-    ] = ExportPrecision.INT8,
+        ExportPrecision | None,
+        typer.Option(help="int8, the default: as devices run it. fp32: as it was trained."),
+    ] = None,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Without the input noise: always the greedy action."),
@@ -138,6 +139,15 @@ def export_command(
     from cloud_learner.config import LearnerConfig
     from shoal.config import load_config
 
+    if what is ExportFormat.MINARI:
+        for flag, given in (
+            ("--precision", precision),
+            ("--version", version),
+            ("--deterministic", deterministic or None),
+        ):
+            if given is not None:
+                raise ConfigError(f"{flag} is of a policy: leave it out with --format minari")
+    precision = precision or ExportPrecision.INT8
     known = None if config is None else load_config(LearnerConfig, config)
     if server is not None:
         if what is not ExportFormat.ONNX:

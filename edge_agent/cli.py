@@ -169,7 +169,7 @@ def check_command(
         rate = ActorConfig(control_hz=control_hz).control_hz
         findings = check_environment(alone, control_hz=rate)
         _print(findings, output)
-        raise typer.Exit(min(1, exit_code(findings)))
+        raise typer.Exit(exit_code(findings))
     if kwargs:
         raise ConfigError("--kwargs goes with ENV: write them under [env.kwargs] of the file")
     from edge_agent.checks.beside import check_beside

@@ -346,6 +346,7 @@ class Fleet:
             if device_id not in RESERVED_NAMES
         )
         training.learner_state = self.learner_state
+        training.learner_problem = next(iter(self._conditions.values()), "")
         training.counters.update(self._facts.counters)
         return training
 

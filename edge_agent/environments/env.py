@@ -333,7 +333,7 @@ def _folder(module: ModuleType) -> str:
 
 def _nearest(name: str, names: list[str]) -> str:
     by_fold = {known.casefold(): known for known in names}
-    near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.7)
     return f' (did you mean "{by_fold[near[0]]}"?)' if near else ""
 
 

@@ -44,6 +44,13 @@ def to_space(space: object) -> Space:
 
 
 def _to_space(space: object, path: str) -> Space:
+    try:
+        return _known(space, path)
+    except WireError as error:
+        raise EnvironmentFailed(f"{path}: {error}" if path else str(error)) from error
+
+
+def _known(space: object, path: str) -> Space:
     match space:
         case gym.Discrete():
             return Discrete(n=int(space.n), start=int(space.start))

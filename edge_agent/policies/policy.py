@@ -37,6 +37,8 @@ _DTYPES = {
     "tensor(int8)": "int8",
     "tensor(uint16)": "uint16",
     "tensor(int16)": "int16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
     "tensor(int32)": "int32",
     "tensor(int64)": "int64",
     "tensor(float16)": "float16",

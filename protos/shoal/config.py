@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from shoal.errors import ConfigError
 
 PREFIX = "SHOAL_"
+NO_FILE = "configuration"
 T = TypeVar("T")
 
 
@@ -54,7 +55,7 @@ def load_config(
             or lies out of its range. It names the file, variable or flag that said so.
     """
     tree = _read(path) if path is not None else {}
-    where = _Sources(str(path) if path is not None else "configuration")
+    where = _Sources(str(path) if path is not None else NO_FILE)
     fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name, text in sorted(environ.items()):
         keys = name.removeprefix(PREFIX).lower().split("__")
@@ -106,6 +107,11 @@ class _Sources:
     def __init__(self, file: str) -> None:
         self._file = file
         self._named: dict[tuple[str, ...], str] = {}
+
+    @property
+    def hint(self) -> str:
+        """Where a key may be given, if no file was."""
+        return ", in a file: --config FILE" if self._file == NO_FILE else ""
 
     def put(self, keys: list[str], name: str) -> None:
         """A variable or flag sets a key, and with it everything below."""
@@ -165,7 +171,7 @@ def _build(cls: Any, tree: object, where: _Sources, prefix: str, base: Path) -> 
         if name in tree:
             values[name] = _convert(hints[name], tree[name], where, key, base)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{where.of(key)}: {key} is missing; it must be given")
+            raise ConfigError(f"{where.of(key)}: {key} is missing; it must be given{where.hint}")
     try:
         return cls(**values)
     except ConfigError as error:  # it begins with the field's name

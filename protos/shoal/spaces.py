@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import WireError
-from shoal.tensors import DTYPES, MAX_AXES, Array, decode_tensor, encode_tensor
+from shoal.tensors import DTYPES, MAX_AXES, MAX_TENSOR_BYTES, Array, decode_tensor, encode_tensor
 from shoal.v1 import space_pb2 as pb
 
 MAX_VALUES: Final = 1 << 20
@@ -21,6 +21,7 @@ MAX_DEPTH: Final = 8
 """How deep Dict and Tuple may be nested."""
 MAX_PARTS: Final = 256
 """Leaves that a nested space may have."""
+_SHOWN: Final = 80  # characters of a key, in messages
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,19 @@ class Box:
         if self.low.shape != self.high.shape or self.low.dtype != self.high.dtype:
             raise WireError("a box's bounds must have one shape and one dtype")
         if self.low.dtype.newbyteorder("<") not in DTYPES.values():
-            raise WireError(f"a box of dtype {self.low.dtype} is not supported")
+            raise WireError(
+                f"a box of dtype {self.low.dtype} is not supported: cast it, observations with "
+                "gymnasium.wrappers.DtypeObservation, actions with TransformAction"
+            )
+        if not self.low.size:
+            raise WireError(
+                f"a box of shape {self.shape} has no element: leave it out, or give it one"
+            )
+        if self.low.nbytes > MAX_TENSOR_BYTES:
+            raise WireError(
+                f"a box of shape {self.shape} has {self.low.nbytes} bytes, over "
+                f"{MAX_TENSOR_BYTES}: make it smaller in the environment"
+            )
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -67,7 +80,9 @@ class Discrete:
 
     def __post_init__(self) -> None:
         if not 1 <= self.n <= MAX_VALUES:
-            raise WireError(f"a discrete space of {self.n} values is not supported")
+            raise WireError(
+                f"a discrete space of {self.n} values is not supported: give it 1 to {MAX_VALUES}"
+            )
 
     def canonical(self) -> bytes:
         """What its fingerprint is made of."""
@@ -125,7 +140,10 @@ class MultiBinary:
         for axis in self.shape:
             size *= axis
         if not 1 <= size <= MAX_VALUES or min(self.shape, default=1) < 1:
-            raise WireError(f"a multi-binary space of shape {self.shape} is not supported")
+            raise WireError(
+                f"a multi-binary space of shape {self.shape} is not supported: give it 1 to "
+                f"{MAX_VALUES} elements"
+            )
 
     def canonical(self) -> bytes:
         """What its fingerprint is made of."""
@@ -243,12 +261,12 @@ class EnvSpec:
         """From a message.
 
         Raises:
-            WireError: A space is missing, unknown or malformed.
+            WireError: A space is missing, unknown, malformed, empty or too large; says which.
         """
         return cls(
             env_id=message.env_id,
-            observation=_space_from_pb(message.observation),
-            action=_space_from_pb(message.action),
+            observation=_space_from_pb(message.observation, "observation"),
+            action=_space_from_pb(message.action, "action"),
             reward_threshold=(
                 message.reward_threshold if message.HasField("reward_threshold") else None
             ),
@@ -300,9 +318,29 @@ def _space_to_pb(space: Space) -> pb.Space:
     return pb.Space(box=pb.BoxSpace(low=low, high=high))
 
 
-def _space_from_pb(message: pb.Space, depth: int = 0) -> Space:
+def _space_from_pb(message: pb.Space, path: str, depth: int = 0) -> Space:
     if depth > MAX_DEPTH:
         raise WireError(f"a space nested deeper than {MAX_DEPTH}")
+    nested: list[tuple[str, Space]] = []
+    kind = message.WhichOneof("kind")
+    if kind == "dict":
+        for named in message.dict.items:
+            below = f"{path}.{named.key[:_SHOWN]}"
+            nested.append((named.key, _space_from_pb(named.space, below, depth + 1)))
+    elif kind == "tuple":
+        for place, item in enumerate(message.tuple.items):
+            nested.append((str(place), _space_from_pb(item, f"{path}.{place}", depth + 1)))
+    try:
+        if kind == "dict":
+            return Dict(tuple(nested))
+        if kind == "tuple":
+            return Tuple(tuple(space for _, space in nested))
+        return _leaf_from_pb(message)
+    except WireError as error:
+        raise WireError(f"{path}: {error}") from error
+
+
+def _leaf_from_pb(message: pb.Space) -> Leaf:
     match message.WhichOneof("kind"):
         case "discrete":
             return Discrete(message.discrete.n, message.discrete.start)
@@ -315,9 +353,4 @@ def _space_from_pb(message: pb.Space, depth: int = 0) -> Space:
             if len(message.multi_binary.shape) > MAX_AXES:
                 raise WireError(f"a multi-binary space of {len(message.multi_binary.shape)} axes")
             return MultiBinary(tuple(message.multi_binary.shape))
-        case "dict":
-            items = message.dict.items
-            return Dict(tuple((i.key, _space_from_pb(i.space, depth + 1)) for i in items))
-        case "tuple":
-            return Tuple(tuple(_space_from_pb(i, depth + 1) for i in message.tuple.items))
     raise WireError("a space is missing or of a kind this program does not know; update it")

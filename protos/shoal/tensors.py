@@ -31,6 +31,8 @@ DTYPES: Final[Mapping[pb.DType, np.dtype[Any]]] = {
     pb.D_TYPE_FLOAT16: np.dtype("<f2"),
     pb.D_TYPE_FLOAT32: np.dtype("<f4"),
     pb.D_TYPE_FLOAT64: np.dtype("<f8"),
+    pb.D_TYPE_UINT32: np.dtype("<u4"),
+    pb.D_TYPE_UINT64: np.dtype("<u8"),
 }
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _DTYPE_TAG, _SHAPE_TAG, _DATA_TAG = 0x10, 0x1A, 0x22

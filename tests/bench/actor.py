@@ -22,12 +22,12 @@ def main(arguments: Sequence[str]) -> int:
     from bench import actor_loop
 
     if {"-h", "--help"} & set(arguments):
-        from bench import precisions
+        from shoalctl.measurement import precisions
 
         with contextlib.suppress(SystemExit):
             actor_loop.main(["--help"])
-        sys.stdout.write("\nWith --policy or --state it measures what each precision costs:\n\n")
-        return precisions.main(["--help"])
+        sys.stdout.write("\nWith --policy, --state or --config: what each precision costs:\n\n")
+        precisions.main(["--help"])
     return actor_loop.main(arguments)
 
 

@@ -174,7 +174,7 @@ def _record(
         evaluation_same=same,
         int8_loss_percent=None if loss is None else finite(loss.percent),
         gap_quantization=gaps["kl_quantization"],
-        gap_staleness=gaps["kl_staleness"],
+        gap_staleness=max(0.0, gaps["kl_staleness"]),
         lag=said["lag"],
         note=note,
     )

@@ -113,6 +113,7 @@ async def test_a_condition_is_told_once_and_shown_until_it_is_over() -> None:
     world = World()
     for _ in range(3):
         world.fleet.raise_condition("journal_full", "no space")
+        assert world.fleet.training().learner_problem == "no space"
     assert world.fleet.learner_state == "journal_full"
     world.fleet.clear_condition("journal_full")
     world.fleet.clear_condition("journal_full")

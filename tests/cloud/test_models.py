@@ -96,7 +96,8 @@ def test_acts_in_any_space(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [np.float32, np.float64, np.float16, np.int32, np.uint16, np.int8]
+    "dtype",
+    [np.float32, np.float64, np.float16, np.int32, np.uint16, np.int8, np.uint32, np.uint64],
 )
 def test_takes_numbers_in_the_environments_own_dtype(dtype: type[np.number]) -> None:
     box = Box(np.zeros(4, dtype), np.full(4, 100, dtype))

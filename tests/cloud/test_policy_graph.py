@@ -18,7 +18,7 @@ from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.session import feeds, open_session
 from cloud_learner.quantization.tensors import make_tensors
 from shoal.noise import noise_block
-from shoal.spaces import Discrete, Space, unbounded
+from shoal.spaces import Box, Discrete, Space, unbounded
 
 HEADS: list[tuple[Head, str]] = [
     *(("sample", name) for name in ACTIONS),
@@ -258,3 +258,15 @@ def test_a_graph_run_step_by_step_remembers_like_the_unrolled_policy(kind: str) 
         distribution, state = session.run(["distribution", "next_state"], given)
         np.testing.assert_allclose(unrolled.params[step], distribution, atol=1e-5)
     np.testing.assert_allclose(unrolled.state, state, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_wide_unsigned_observations_and_actions_go_through_a_graph(dtype: type[np.number]) -> None:
+    box = Box(np.zeros(3, dtype), np.full(3, 9, dtype))
+    case = make_case(box, box, of_kind("mlp", normalize=False), head="sample", dueling=False)
+    quantizer = quantizer_of(case)
+    params, _ = case.stepped()
+    for precision in PRECISIONS:
+        tensors = make_tensors(case.policy, precision, quantizer._ranges)
+        outputs = case.run_in(open_session(quantizer.graphs[precision], tensors))
+        assert outputs["distribution"].shape == tuple(params.shape), precision

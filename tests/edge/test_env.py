@@ -251,7 +251,12 @@ def test_an_error_of_the_environment_says_which_copy_and_what(
         (spaces.Dict({1: spaces.Discrete(2)}), "Dict with a key that is no text"),  # type: ignore[dict-item]
         (spaces.Dict({}), "a dict space needs unique"),
         (spaces.Tuple(()), "a tuple space needs one"),
-        (spaces.Box(0, 1, (2,), np.uint32), "a box of dtype uint32"),
+        (
+            spaces.Box(0, 1, (2,), np.longdouble),
+            "a box of dtype .* gymnasium.wrappers.DtypeObservation",
+        ),
+        (spaces.Box(0, 1, (0,)), r"a box of shape \(0,\) has no element: leave it out"),
+        (spaces.Dict({"arm": spaces.Tuple([spaces.Box(0, 1, (2, 0))])}), "arm.0: a box of shape"),
     ],
 )
 def test_unsupported_spaces_are_refused_by_name_and_path(

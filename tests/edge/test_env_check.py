@@ -244,9 +244,9 @@ def test_the_command_needs_no_configuration_and_prints_a_line_for_each_finding()
     assert "episodes of [2, 2, 2] steps" in result.stdout
 
 
-def test_the_command_gives_json_and_1_for_any_fault() -> None:
+def test_the_command_gives_json_and_the_code_of_the_first_fault() -> None:
     result = run("contract_environments:Nothing", "-o", "json")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     envelope = json.loads(result.stdout)
     assert envelope["schema"] == "shoal.v1.AgentCheck"
     assert [item["name"] for item in envelope["items"]] == NAMES

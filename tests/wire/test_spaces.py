@@ -25,7 +25,7 @@ from shoal.spaces import (
     Tuple,
     parts,
 )
-from shoal.tensors import Array
+from shoal.tensors import Array, encode_tensor
 from shoal.v1 import space_pb2 as pb
 
 
@@ -230,3 +230,60 @@ def test_any_bytes_make_a_specification_or_a_wire_error(data: bytes) -> None:
         EnvSpec.from_pb(message)
     except WireError:
         return
+
+
+EMPTY = pb.Space(
+    box=pb.BoxSpace(
+        low=encode_tensor("low", np.zeros((0,), np.float32)),
+        high=encode_tensor("high", np.zeros((0,), np.float32)),
+    )
+)
+GOOD = pb.Space(discrete=pb.DiscreteSpace(n=2))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (EMPTY, r": a box of shape \(0,\) has no element"),
+        (pb.Space(discrete=pb.DiscreteSpace(n=0)), ": a discrete space of 0 values"),
+        (pb.Space(discrete=pb.DiscreteSpace(n=1 << 40)), ": a discrete space of 1099511627776"),
+        (pb.Space(multi_binary=pb.MultiBinarySpace(shape=[0])), r": a multi-binary space of shape"),
+        (pb.Space(multi_binary=pb.MultiBinarySpace(shape=[1 << 31] * 8)), ": a multi-binary space"),
+        (
+            pb.Space(
+                multi_discrete=pb.MultiDiscreteSpace(
+                    nvec=encode_tensor("nvec", np.array([3, 0])),
+                    start=encode_tensor("start", np.array([0, 0])),
+                )
+            ),
+            ": a multi-discrete space needs from 1",
+        ),
+        (pb.Space(dict=pb.DictSpace()), ": a dict space needs"),
+        (pb.Space(tuple=pb.TupleSpace()), ": a tuple space needs"),
+        (
+            pb.Space(
+                dict=pb.DictSpace(
+                    items=[
+                        pb.NamedSpace(
+                            key="arm", space=pb.Space(tuple=pb.TupleSpace(items=[GOOD, EMPTY]))
+                        )
+                    ]
+                )
+            ),
+            r"\.arm\.1: a box of shape",
+        ),
+    ],
+)
+def test_a_space_without_a_value_or_too_large_is_refused_by_its_name(
+    bad: pb.Space, said: str
+) -> None:
+    with pytest.raises(WireError, match=f"^observation{said}"):
+        EnvSpec.from_pb(pb.EnvSpec(env_id="x", observation=bad, action=GOOD))
+    with pytest.raises(WireError, match=f"^action{said}"):
+        EnvSpec.from_pb(pb.EnvSpec(env_id="x", observation=GOOD, action=bad))
+
+
+def test_a_box_larger_than_what_travels_is_refused_before_anything_is_made_of_it() -> None:
+    wide = np.broadcast_to(np.float32(1), (1 << 20, 1 << 10))  # no memory behind it
+    with pytest.raises(WireError, match="make it smaller in the environment"):
+        Box(wide, wide)

@@ -69,7 +69,7 @@ def test_a_strided_view_travels_as_its_values() -> None:
         np.array([object()]),
         np.array(["text"]),
         np.zeros(2, np.complex64),
-        np.zeros(2, np.uint64),
+        np.zeros(2, np.longdouble),
         np.zeros(2, [("a", "i4")]),
         np.array(["2020-01-01"], "M8[D]"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shutil
 import signal
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from typing import Any
 import typer
 
 from cloud_learner.training.published_score import published_score
-from shoal.errors import ConfigError, DeadlineExceeded, EnvironmentFailed
+from shoal.errors import ConfigError, DeadlineExceeded, EnvironmentFailed, ServiceEnded
+from shoal.spaces import EnvSpec
 from shoal.v1 import fleet_pb2
 from shoalctl.demo.observer import Observer
 from shoalctl.demo.options import DemoOptions
@@ -52,15 +54,17 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         KeyboardInterrupt: It was interrupted; what it came to has been printed if devices acted.
         ShoalError: A process cannot be kept running.
     """
-    threshold = _threshold(options)  # an environment that cannot be used leaves nothing behind
+    spec, threshold = _goal(options)  # an environment that cannot be used leaves nothing behind
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as scratch:
         directory = options.directory or Path(scratch)
         if options.directory is not None:
             directory = _make_directory(directory)
-        workspace = make_workspace(directory, options.plan)
+        workspace = make_workspace(directory, options.plan, spec)
         view = make_view(sys.stderr if options.as_json else sys.stdout)
         try:
             envelope = asyncio.run(_Demo(options, workspace, threshold, started_s, view).run())
+        except ServiceEnded as error:
+            raise type(error)(_with_logs_kept(str(error), workspace.logs, options)) from error
         except (asyncio.CancelledError, KeyboardInterrupt):  # all processes have been stopped
             typer.echo("shoal: interrupted; every process was stopped", err=True)
             raise KeyboardInterrupt from None
@@ -211,6 +215,10 @@ class _Demo:
         async for training in observer.watch_training():
             now_s = self._elapsed_s()
             self._picture.take(self._metered(training), now_s)
+            if training.learner_state == "cannot_train":
+                self._picture.notes.append(f"the learner cannot train: {training.learner_problem}")
+                self._show(processes)
+                raise ConfigError(f"the learner cannot train: {training.learner_problem}")
             if self._solved is None and is_solved(training, self._threshold):
                 self._solved = Solved(training.env_steps, now_s)
             ended = self._ended(training)
@@ -246,28 +254,29 @@ class _Demo:
             devices = await observer.devices() or ()
             gone = sum(d.health == fleet_pb2.HEALTH_OFFLINE_EXPECTED for d in devices)
             if gone >= self._options.plan.devices or time.monotonic() > deadline_s:
-                audit = await observer.audit() or fleet_pb2.Audit()
+                audit = await observer.audit() or fleet_pb2.Audit(balanced=True)
                 return devices, audit
             await asyncio.sleep(0.05)
 
 
-def _threshold(options: DemoOptions) -> float | None:
+def _goal(options: DemoOptions) -> tuple[EnvSpec, float | None]:
+    """What the devices act in, and the mean return that counts as solved."""
     from edge_agent.config import EnvConfig
     from edge_agent.environments.env import make_env
 
     kwargs = dict(options.plan.env_kwargs)
     environments = make_env(EnvConfig(options.plan.env_id, kwargs=kwargs))
     try:
-        own = environments.spec.reward_threshold
+        spec = environments.spec
     finally:
         environments.close()
-    threshold = own if options.until_return is None else options.until_return
+    threshold = spec.reward_threshold if options.until_return is None else options.until_return
     if threshold is None and options.stop_after_steps is None:
         raise EnvironmentFailed(
             f"{options.plan.env_id} states no reward threshold; say when it is solved "
             "with --until-return, or when it ends with --stop-after-steps"
         )
-    return threshold
+    return spec, threshold
 
 
 def _make_directory(directory: Path) -> Path:
@@ -279,3 +288,12 @@ def _make_directory(directory: Path) -> Path:
     if any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; give a new --dir")
     return directory.resolve()
+
+
+def _with_logs_kept(said: str, logs: Path, options: DemoOptions) -> str:
+    """What was said of logs, which outlive a demo whose directory is removed."""
+    if options.directory is not None:
+        return said
+    kept = Path(tempfile.mkdtemp(prefix="shoal-demo-logs-"))
+    shutil.copytree(logs, kept, dirs_exist_ok=True)
+    return said.replace(str(logs), str(kept))

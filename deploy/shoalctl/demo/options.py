@@ -81,7 +81,7 @@ def make_plan(flags: PlanFlags) -> DemoPlan:
     """
     algorithm = flags.algorithm or default_algorithm(flags.env)
     algorithm_path(algorithm)
-    _check_gradients(flags)
+    _check_gradients(flags, algorithm)
     preset = preset_of(flags.env, algorithm, gradients=flags.gradients)
     devices = preset.devices if flags.devices is None else flags.devices
     ahead = preset.ahead if flags.ahead is None else flags.ahead
@@ -116,9 +116,16 @@ def _waiting_keys(mode: str, devices: int, ahead: int) -> dict[str, Flag]:
     return {f"training.{key}": Flag(f"--{mode}", value) for key, value in keys.items()}
 
 
-def _check_gradients(flags: PlanFlags) -> None:
+def _check_gradients(flags: PlanFlags, algorithm: str) -> None:
     if flags.gradients and flags.lockstep:
         raise ConfigError("--lockstep with --mode gradients: updates come as they come there")
+    if flags.gradients and flags.sync:
+        raise ConfigError("--sync with --mode gradients: no version waits for devices there")
+    if flags.gradients and algorithm in ("dqn", "sac"):
+        raise ConfigError(
+            f"--algorithm {algorithm} with --mode gradients: it trains from transitions; use appo "
+            "or impala, or leave --mode"
+        )
     if flags.gradients and flags.chunk_steps is not None:
         raise ConfigError("--chunk-steps with --mode gradients: give --update-interval")
     for flag, value in (

@@ -23,6 +23,16 @@ STOP_TIMEOUT_S = 8.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 MAX_EARLY_DEATHS = 3  # of one process in a row, each within `EARLY_S` of its start
 EARLY_S = 2.0
+MAX_CRASHES = 3  # of one process in a row, by a bug, each within `CRASH_S` of its start
+CRASH_S = 120.0
+LAST_LINES = 8
+_BUG = 5  # the exit code
+
+
+class Crashed(ServiceEnded):
+    """A process ended by a bug, again and again."""
+
+    exit_code = _BUG
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,7 @@ class Processes:
         for name in names:
             if (watch := self._watches.pop(name, None)) is not None:
                 watch.cancel()
+                await asyncio.wait([watch])
         leaving = [self._running.pop(name) for name in names if name in self._running]
         for process in leaving:
             _signal_group(process, signal.SIGTERM)
@@ -106,12 +117,17 @@ class Processes:
 
     async def _keep(self, program: Program, process: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()
-        early = 0
+        early = crashes = 0
         while True:
             started = loop.time()
             status = await process.wait()
             _signal_group(process, signal.SIGKILL)  # whatever it had started itself
-            early = early + 1 if loop.time() - started < EARLY_S else 0
+            ran_s = loop.time() - started
+            crashes = crashes + 1 if status == _BUG and ran_s < CRASH_S else 0
+            early = early + 1 if ran_s < EARLY_S else 0
+            if crashes >= MAX_CRASHES:
+                self._fail_with(self._crashed(program.name, crashes))
+                return
             if early >= MAX_EARLY_DEATHS or status == ConfigError.exit_code:
                 self._fail(program.name, status)
                 return
@@ -122,24 +138,43 @@ class Processes:
     def _fail(self, name: str, status: int) -> None:
         lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
         last = lines[-1] if lines else "it said nothing"
+        self._fail_with(
+            ServiceEnded(f"{name} ended with {status}: {last} (all of it: {self.log_of(name)})")
+        )
+
+    def _crashed(self, name: str, times: int) -> Crashed:
+        lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
+        last = " | ".join(lines[-LAST_LINES:])
+        return Crashed(
+            f"{name} crashed {times} times in a row: {last} (all of it: {self.log_of(name)})"
+        )
+
+    def _fail_with(self, error: ServiceEnded) -> None:
         if not self._failed.done():
-            self._failed.set_exception(
-                ServiceEnded(f"{name} ended with {status}: {last} (all of it: {self.log_of(name)})")
-            )
+            self._failed.set_exception(error)
 
     async def _spawn(
         self, program: Program, arguments: tuple[str, ...]
     ) -> asyncio.subprocess.Process:
         command = [program.program] if program.program else [sys.executable, "-m", "shoalctl.cli"]
         with self.log_of(program.name).open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *tethered([*command, *arguments]),
-                env=_ONE_THREAD | os.environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the demo alone, which stops the others
+            spawning = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *tethered([*command, *arguments]),
+                    env=_ONE_THREAD | os.environ,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C reaches the demo alone, which stops the others
+                )
             )
+            try:
+                process = await asyncio.shield(spawning)
+            except asyncio.CancelledError:  # it lives, and nobody else knows of it
+                process = await spawning
+                _signal_group(process, signal.SIGKILL)
+                await process.wait()
+                raise
         self._running[program.name] = process
         return process
 

@@ -25,6 +25,8 @@ def summary(envelope: Mapping[str, Any]) -> str:
     verb = _VERBS["solved" if envelope["solved"] else envelope["ended"]]
     versions = ", ".join(str(device["active_version"]) for device in devices)
     balance = "balanced" if audit["balanced"] else "NOT BALANCED"
+    if not any(count for name, count in audit.items() if name != "balanced"):
+        balance = "nothing known yet"
     return (
         f"{envelope['env']} {verb} in {envelope['wall_s']:.1f} s, "
         f"{envelope['env_steps']:,} environment steps, mean return "
@@ -34,7 +36,7 @@ def summary(envelope: Mapping[str, Any]) -> str:
         + f"  devices    {len(devices)}, on policy {versions} of {envelope['policy_versions']}\n"
         f"  precision  {quantization['precision']}, gap by quantization "
         f"{quantization['kl_quantization']:.2g} nats, by staleness "
-        f"{quantization['kl_staleness']:.2g} nats\n"
+        f"{max(0.0, quantization['kl_staleness']):.2g} nats\n"
         f"  lag        p50 {lag['p50']:g}, p99 {lag['p99']:g}, max {lag['max']:g} updates\n"
         f"  bytes      up {bytes_text(moved['up'])}, down {bytes_text(moved['down'])} "
         f"(as fp32: {bytes_text(moved['down_fp32_equivalent'])})\n"

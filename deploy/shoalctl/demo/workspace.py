@@ -11,17 +11,29 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.config import Flag, load_config
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, ShoalError
+from shoal.spaces import EnvSpec
 from shoalctl.broker.broker import BrokerConfig, write_mosquitto_files
-from shoalctl.demo.presets import DEFAULT_ALGORITHM, preset_of, training_tables
+from shoalctl.demo.presets import (
+    DEFAULT_ALGORITHM,
+    GRADIENT_PRESETS,
+    PRESETS,
+    preset_of,
+    training_tables,
+)
 from shoalctl.demo.processes import Program
 from shoalctl.pki.pki import FleetPki, Role
 
+if TYPE_CHECKING:
+    from cloud_learner.algorithms.interface import Choice
+    from cloud_learner.config import LearnerConfig
+
 FLEET = "demo"
 HOST = "127.0.0.1"
-_SETTINGS = "training.settings."
+_OF_A_BRAIN = ("training.settings", "training.network", "training.algorithm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +102,13 @@ class Workspace:
         return self.directory / "logs"
 
 
-def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
+def make_workspace(directory: Path, plan: DemoPlan, spec: EnvSpec | None = None) -> Workspace:
     """Makes the keys and writes the configurations.
+
+    Args:
+        directory: Where.
+        plan: What the flags say.
+        spec: What the devices act in, for the learner to be held against; None: unknown.
 
     Raises:
         ConfigError: The directory holds a demo already or cannot be written, or a flag sets
@@ -137,7 +154,7 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
     }
     if plan.gradients is not None:
         configs["learner"]["training"]["mode"] = "gradients"
-    check_learner(_write(directory / "learner.toml", configs["learner"]), plan)
+    check_learner(_write(directory / "learner.toml", configs["learner"]), plan, spec)
     for key, flag in plan.learner.items():
         table, _, name = key.rpartition(".")
         configs["learner"].setdefault(table, {})[name] = flag.value
@@ -189,25 +206,33 @@ def make_workspace(directory: Path, plan: DemoPlan) -> Workspace:
     )
 
 
-def check_learner(path: Path, plan: DemoPlan) -> None:
+def check_learner(path: Path, plan: DemoPlan, spec: EnvSpec | None = None) -> None:
     """Reads the learner's configuration with what flags say of it, before anything is started.
 
     Args:
         path: The configuration without the flags.
         plan: The flags.
+        spec: What the devices act in; None: unknown.
 
     Raises:
         ConfigError: A key is unknown, a value of the wrong type or out of its range, the algorithm
-            does not go with the rest, or what training starts from cannot be used.
+            does not go with the rest or with the spaces, the network cannot be built, or what
+            training starts from cannot be used.
     """
     from cloud_learner.config import LearnerConfig
 
     config = load_config(LearnerConfig, path, environ={}, overrides=plan.learner)
     training = config.training
-    own = ":" in plan.algorithm or any(key.startswith(_SETTINGS) for key in plan.learner)
+    if (training.mode == "gradients") != (plan.gradients is not None):
+        raise ConfigError(
+            f"--set training.mode={training.mode}: learner and devices must agree, so give "
+            f"--mode {'gradients' if training.mode == 'gradients' else 'trajectories'}"
+        )
+    own = any(key.startswith(_OF_A_BRAIN) for key in plan.learner)
+    presets = PRESETS if plan.gradients is None else GRADIENT_PRESETS
+    tried = (plan.env_id, plan.algorithm) in presets and not plan.env_kwargs
     usual = training.mode == "async" or (training.mode == "gradients" and not plan.learner)
-    usual = usual and "training.network.kind" not in plan.learner
-    if not own and config.init is None and usual:
+    if tried and not own and config.init is None and usual:
         return  # presets are tested: torch need not be loaded to look at them again
     from cloud_learner.algorithms.interface import load_algorithm
     from cloud_learner.gradients.making import check_gradients
@@ -220,6 +245,21 @@ def check_learner(path: Path, plan: DemoPlan) -> None:
         from cloud_learner.training.init_file import read_init
 
         read_init(config, choice)
+    if spec is not None:
+        _check_spaces(spec, config, choice)
+
+
+def _check_spaces(spec: EnvSpec, config: LearnerConfig, choice: Choice) -> None:
+    """Builds what is to be trained, and throws it away."""
+    from cloud_learner.gradients.making import live_of
+    from cloud_learner.training.brain import build_brain
+
+    try:
+        brain = build_brain(spec, config, choice)
+        if config.training.mode == "gradients":
+            live_of(brain, config)
+    except ShoalError as error:
+        raise ConfigError(f"{choice.path} cannot train in {spec.env_id}: {error}") from error
 
 
 def _mosquitto(config: Path) -> Program:

@@ -30,7 +30,8 @@ def device_list(devices: Iterable[fleet_pb2.Device]) -> Listing:
         schema="shoal.v1.DeviceList",
         items=[device_item(device) for device in devices],
         columns=_DEVICE_COLUMNS,
-        empty="no device was heard of yet; start one with `shoal agent run`",
+        empty="no device was heard of yet; start one with `shoal agent run`, or see "
+        "`shoal devices events` for those that were refused",
     )
 
 

@@ -131,7 +131,9 @@ _POLICY_COLUMNS = (
     Column(
         "KL-STALE",
         lambda item: (
-            NOTHING if item["kl_staleness"] is None else f"{number(item['kl_staleness']):.2e}"
+            NOTHING
+            if item["kl_staleness"] is None
+            else f"{max(0.0, number(item['kl_staleness'])):.2e}"
         ),
         wide=True,
         right=True,

@@ -199,7 +199,7 @@ class WatchTrainingRequest(_message.Message):
     def __init__(self, fleet: _Optional[str] = ..., interval_ms: _Optional[int] = ...) -> None: ...
 
 class Training(_message.Message):
-    __slots__ = ("env_steps", "episodes", "return_mean", "return_window", "length_mean", "updates", "policy_version", "lag_p50", "lag_p99", "lag_max", "precision", "kl_quantization", "kl_staleness", "bytes_up", "bytes_down", "bytes_down_fp32", "uptime_s", "steps_per_s", "entropy", "value_loss", "policy_loss", "explained_variance", "replay_steps", "audit", "devices_online", "learner_state", "counters")
+    __slots__ = ("env_steps", "episodes", "return_mean", "return_window", "length_mean", "updates", "policy_version", "lag_p50", "lag_p99", "lag_max", "precision", "kl_quantization", "kl_staleness", "bytes_up", "bytes_down", "bytes_down_fp32", "uptime_s", "steps_per_s", "entropy", "value_loss", "policy_loss", "explained_variance", "replay_steps", "audit", "devices_online", "learner_state", "counters", "learner_problem")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +234,7 @@ class Training(_message.Message):
     DEVICES_ONLINE_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STATE_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     env_steps: int
     episodes: int
     return_mean: float
@@ -261,4 +262,5 @@ class Training(_message.Message):
     devices_online: int
     learner_state: str
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_window: _Optional[int] = ..., length_mean: _Optional[float] = ..., updates: _Optional[int] = ..., policy_version: _Optional[int] = ..., lag_p50: _Optional[float] = ..., lag_p99: _Optional[float] = ..., lag_max: _Optional[float] = ..., precision: _Optional[str] = ..., kl_quantization: _Optional[float] = ..., kl_staleness: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., bytes_down_fp32: _Optional[int] = ..., uptime_s: _Optional[float] = ..., steps_per_s: _Optional[float] = ..., entropy: _Optional[float] = ..., value_loss: _Optional[float] = ..., policy_loss: _Optional[float] = ..., explained_variance: _Optional[float] = ..., replay_steps: _Optional[int] = ..., audit: _Optional[_Union[Audit, _Mapping]] = ..., devices_online: _Optional[int] = ..., learner_state: _Optional[str] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    learner_problem: str
+    def __init__(self, env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_window: _Optional[int] = ..., length_mean: _Optional[float] = ..., updates: _Optional[int] = ..., policy_version: _Optional[int] = ..., lag_p50: _Optional[float] = ..., lag_p99: _Optional[float] = ..., lag_max: _Optional[float] = ..., precision: _Optional[str] = ..., kl_quantization: _Optional[float] = ..., kl_staleness: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., bytes_down_fp32: _Optional[int] = ..., uptime_s: _Optional[float] = ..., steps_per_s: _Optional[float] = ..., entropy: _Optional[float] = ..., value_loss: _Optional[float] = ..., policy_loss: _Optional[float] = ..., explained_variance: _Optional[float] = ..., replay_steps: _Optional[int] = ..., audit: _Optional[_Union[Audit, _Mapping]] = ..., devices_online: _Optional[int] = ..., learner_state: _Optional[str] = ..., counters: _Optional[_Mapping[str, int]] = ..., learner_problem: _Optional[str] = ...) -> None: ...

@@ -20,6 +20,8 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     D_TYPE_FLOAT16: _ClassVar[DType]
     D_TYPE_FLOAT32: _ClassVar[DType]
     D_TYPE_FLOAT64: _ClassVar[DType]
+    D_TYPE_UINT32: _ClassVar[DType]
+    D_TYPE_UINT64: _ClassVar[DType]
 
 class TensorCoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -39,6 +41,8 @@ D_TYPE_INT64: DType
 D_TYPE_FLOAT16: DType
 D_TYPE_FLOAT32: DType
 D_TYPE_FLOAT64: DType
+D_TYPE_UINT32: DType
+D_TYPE_UINT64: DType
 TENSOR_CODING_UNSPECIFIED: TensorCoding
 TENSOR_CODING_BIT_PLANES: TensorCoding
 TENSOR_CODING_DIFFERENCE: TensorCoding
