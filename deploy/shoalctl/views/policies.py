@@ -81,7 +81,8 @@ def describe_policy(item: Item) -> list[str]:
     created_s = number(item["created_unix_ms"]) / 1000
     created = datetime.fromtimestamp(created_s, UTC).isoformat(sep=" ", timespec="seconds")
     as_is, as_fp32 = number(item["tensors_bytes"]), number(item["fp32_bytes"])
-    staleness = item["kl_staleness"]
+    gap = item["kl_staleness"]
+    stale = NOTHING if gap is None else f"{max(0.0, number(gap)):.2e} nats"
     running = cast("list[str]", item["active_devices"])
     facts = (
         ("Policy", f"v{item['version']}"),
@@ -97,7 +98,7 @@ def describe_policy(item: Item) -> list[str]:
             ),
         ),
         ("Gap", f"by quantization {number(item['kl_quantization']):.2e} nats"),
-        ("", f"by staleness {NOTHING if staleness is None else f'{number(staleness):.2e} nats'}"),
+        ("", f"by staleness {stale}"),
         ("Agreement", f"{100 * number(item['agreement']):.1f} % of decisions are those of fp32"),
         ("Signed by", _signed_by(item)),
         ("Digest", text(item, "digest")),
