@@ -161,7 +161,12 @@ def forms_of(sources: Sequence[Source], spec: EnvSpec) -> Forms:
     graph = floats.graph if is_float else floats.float_graph
     weights = None if graph is None else _fp32(floats, forms)
     if FP32 not in forms.policies:
-        forms.missing.setdefault(FP32, "it was published without a float twin: give its fp32 file")
+        why = "it was published without a float twin: give its fp32 file"
+        if floats.manifest.float_graph_digest and floats.float_graph is None:
+            why = (
+                'its fp32 graph comes only with actor.precision = "auto": or give an exported file'
+            )
+        forms.missing.setdefault(FP32, why)
     if graph is None or weights is None:
         forms.missing[DYNAMIC] = "there is no fp32 form to make it of"
     else:
