@@ -32,6 +32,8 @@ BACKOFF_BASE_S: Final = 0.25
 DEADLINE_S: Final = 30.0
 """Of one call: the server holds it for most of that while no task waits."""
 LONGEST_RETRY_S: Final = 60.0
+UNKNOWN_AGAIN_S: Final = 60.0
+"""After which a server that knows no tasks is asked again."""
 MAX_KWARGS_BYTES: Final = 64 * 1024
 MAX_REASON: Final = 300
 
@@ -186,7 +188,10 @@ class Dispatch:
                         await self._carry(server)
                         attempt, self._trouble = 0, None
             except grpc.aio.AioRpcError as error:
-                self._tell_trouble(explain(error))
+                unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED  # older than this agent
+                self._tell_trouble("it knows no tasks: update it" if unknown else explain(error))
+                if unknown:
+                    await asyncio.sleep(UNKNOWN_AGAIN_S)
             except ShoalError as error:
                 self._tell_trouble(str(error))
             wake.set()  # the question still stands

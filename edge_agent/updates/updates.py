@@ -158,8 +158,12 @@ class Updates:
                         self._take(directive)
                 self._tell_trouble("the learner ended the watch")
             except grpc.aio.AioRpcError as error:
-                self._tell_trouble(explain(error))
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # a relay, or an older learner
+                unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED  # older than this agent
+                where = f"the server at {self._config.host}:{self._config.port}"
+                self._tell_trouble(
+                    f"{where} knows no rollouts: update it" if unknown else explain(error)
+                )
+                if unknown:
                     await asyncio.sleep(UNKNOWN_AGAIN_S)
             except ShoalError as error:
                 self._tell_trouble(str(error))
