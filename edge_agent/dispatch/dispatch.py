@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from edge_agent.config import ServerConfig
-from edge_agent.downlink.downlink import explain, open_channel
+from edge_agent.downlink.downlink import explain, explain_unknown, open_channel
 from edge_agent.events import Events
 from shoal.errors import ShoalError, WireError
 from shoal.identity import Identity
@@ -188,10 +188,12 @@ class Dispatch:
                         await self._carry(server)
                         attempt, self._trouble = 0, None
             except grpc.aio.AioRpcError as error:
-                unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED  # older than this agent
-                self._tell_trouble("it knows no tasks: update it" if unknown else explain(error))
-                if unknown:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    where = f"{self._config.host}:{self._config.port}"
+                    self._tell_trouble(explain_unknown(error, where, "tasks"))
                     await asyncio.sleep(UNKNOWN_AGAIN_S)
+                else:
+                    self._tell_trouble(explain(error))
             except ShoalError as error:
                 self._tell_trouble(str(error))
             wake.set()  # the question still stands

@@ -11,10 +11,12 @@ import pytest
 from dispatch_cloud import DEADLINE_S, FLEET, RUN, TASKS, cloud, taken
 from sim import until
 
+from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.config import ServerConfig
 from edge_agent.dispatch.dispatch import Dispatch, Left, Task
 from edge_agent.events import Events
 from shoal.errors import WireError
+from shoal.identity import Identity
 from shoal.v1 import dispatcher_pb2 as pb
 
 
@@ -175,6 +177,29 @@ def test_a_device_without_a_learner_asks_on_and_is_answered_when_there_is_one(
             assert task.task_id == 1
             assert desk.gap_ms > 0
             serving.cancel()
+
+    run(scenario())
+
+
+def test_a_server_that_knows_no_tasks_is_named_with_what_to_do_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(tmp_path) as it:
+            learner = Identity(it.pki.directory / "identities" / "learner", "learner", None)
+            async with GrpcServer("127.0.0.1", 0, learner, []) as older:
+                config = ServerConfig("localhost", older.port, backoff_cap_s=0.01)
+                events = Events("pi-1", RUN, clock=lambda: 0.0)
+                desk = Dispatch(config, it.identity("pi-1"), events, fleet=FLEET, run_id=RUN)
+                serving = asyncio.ensure_future(desk.serve())
+                desk.ask(None)
+                told: list[str] = []
+
+                def is_told() -> bool:
+                    told.extend(event.message for event in events.take())
+                    return bool(told)
+
+                await until(is_told)
+                assert f"localhost:{older.port} knows no tasks: update it" in told[0]
+                serving.cancel()
 
     run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,15 @@ from sim import on_loop, until
 
 from cloud_learner.relay.channel_pool import CALLS_PER_CHANNEL, ChannelPool
 from cloud_learner.relay.config import UpstreamConfig
-from cloud_learner.rollout.bundles import StoredBundle
+from cloud_learner.rollout.bundles import PART_BYTES, StoredBundle
 from cloud_learner.rollout.rollout import Progress, State
 from edge_agent.dispatch.dispatch import Left
+from shoal.errors import RolloutError
 from shoal.v1 import dispatcher_pb2 as tasks
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.dispatcher_pb2_grpc import DispatcherStub
+from shoal.v1.parameter_server_pb2 import GetPolicyRequest
+from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
 
 DEADLINE_S = 30.0
@@ -124,6 +128,45 @@ async def test_a_device_behind_a_relay_goes_back_when_a_rollout_is_aborted(tmp_p
 
 
 @on_loop
+async def test_a_policy_is_rolled_out_through_a_chain_of_relays(tmp_path: Path) -> None:
+    place, devices = cloud_of(tmp_path, wrong=False)
+    async with (
+        rollout_cloud(place, policies=3, devices=devices) as cloud,
+        relay_site(cloud.pki, cloud.port, tmp_path / "a") as first,
+        relay_site(cloud.pki, first, tmp_path / "b", name="site-b") as port,
+        device(replace(cloud, port=port), tmp_path / "pi") as pi,
+    ):
+        await until(lambda: pi.version == 3)
+        await cloud.rollouts.start(SECOND)
+        await until(lambda: pi.version == 4)
+        pi.act(3)
+        await until(lambda: rollout_of(cloud).state is State.PROMOTED)
+
+
+@on_loop
+async def test_a_relay_that_starts_anew_without_upstream_hands_a_candidate_to_nobody_new(
+    tmp_path: Path,
+) -> None:
+    place, devices = cloud_of(tmp_path, wrong=False)
+    async with (
+        rollout_cloud(place, policies=3, devices=devices) as cloud,
+        relay_site(cloud.pki, cloud.port, tmp_path / "site") as port,
+        device(replace(cloud, port=port), tmp_path / "pi") as pi,
+    ):
+        await until(lambda: pi.version == 3)
+        await cloud.rollouts.start(SECOND)
+        await until(lambda: pi.version == 4)
+    async with (
+        relay_site(cloud.pki, free_port(), tmp_path / "site") as port,
+        calling(cloud.pki, "pi-2", port) as channel,
+    ):
+        stub = ParameterServerStub(channel)
+        for asked, given in ((0, 3), (4, 4)):
+            call = stub.GetPolicy(GetPolicyRequest(fleet=FLEET, version=asked), wait_for_ready=True)
+            assert (await anext(aiter(call))).version == given
+
+
+@on_loop
 async def test_devices_of_a_site_get_a_bundle_that_came_upstream_once(tmp_path: Path) -> None:
     async with rollout_cloud(tmp_path) as cloud, AsyncExitStack() as stack:
         bundle = add_bundle(cloud, tmp_path)
@@ -153,6 +196,47 @@ async def test_devices_of_a_site_get_a_bundle_that_came_upstream_once(tmp_path: 
         calling(cloud.pki, "pi-1", port) as channel,
     ):
         assert await fetched(channel, bundle.digest) == whole
+
+
+@on_loop
+async def test_a_bundle_whose_way_upstream_breaks_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with (
+        rollout_cloud(tmp_path) as cloud,
+        relay_site(cloud.pki, cloud.port, tmp_path / "site") as port,
+        calling(cloud.pki, "pi-1", port) as channel,
+    ):
+        bundle, offsets = add_bundle(cloud, tmp_path), []
+        read = cloud.bundles.read
+
+        def breaks(bundle: StoredBundle, offset: int) -> Iterator[bytes]:
+            offsets.append(offset)
+            pieces = read(bundle, offset)
+            yield next(pieces)
+            if len(offsets) == 1:
+                raise RolloutError("the line broke")
+            yield from pieces
+
+        cloud.bundles.read = breaks  # type: ignore[method-assign]
+        assert await fetched(channel, bundle.digest) == (tmp_path / "bundle.tar").read_bytes()
+        assert offsets == [0, PART_BYTES]
+
+
+@on_loop
+async def test_a_bundle_that_is_not_the_fleets_reaches_no_device(tmp_path: Path) -> None:
+    async with (
+        rollout_cloud(tmp_path) as cloud,
+        relay_site(cloud.pki, cloud.port, tmp_path / "site") as port,
+        calling(cloud.pki, "pi-1", port) as channel,
+    ):
+        bundle, read = add_bundle(cloud, tmp_path), cloud.bundles.read
+
+        def lies(bundle: StoredBundle, offset: int) -> Iterator[bytes]:
+            return (piece[:-1] + bytes([piece[-1] ^ 1]) for piece in read(bundle, offset))
+
+        cloud.bundles.read = lies  # type: ignore[method-assign]
+        with pytest.raises(grpc.aio.AioRpcError, match="this relay cannot serve it now"):
+            await fetched(channel, bundle.digest)
+        assert not list((tmp_path / "site" / "bundles").iterdir())
 
 
 @on_loop
