@@ -14,11 +14,16 @@ import grpc.aio
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Holder, Result, State, Task, TaskQueue
 from cloud_learner.downlink.parameter_server import OPERATORS
-from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
-from shoal.errors import ConfigError, TaskStoreError
+from cloud_learner.serving.grpc_server import (
+    Context,
+    peer_name,
+    refuse,
+    require_device,
+    require_fleet,
+)
+from shoal.errors import TaskStoreError
 from shoal.logs import get_logger
 from shoal.noise import RUN_ID_BYTES
-from shoal.topics import check_device_id
 from shoal.v1 import device_pb2
 from shoal.v1 import dispatcher_pb2 as pb
 from shoal.v1 import dispatcher_pb2_grpc as rpc
@@ -169,18 +174,7 @@ class DispatchService(rpc.DispatcherServicer):
     # ------------------------------------------------------------------------------------ parts
 
     async def _holder_of(self, request: pb.NextTaskRequest, context: Context) -> Holder:
-        name = peer_name(context)
-        if request.device_id != name:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}, the call says {request.device_id[:80]!r}",
-            )
-        try:
-            check_device_id(name)
-        except ConfigError as error:
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        await require_fleet(context, request.fleet, self._fleet)
+        name = await require_device(context, request.device_id, request.fleet, self._fleet)
         if len(request.run_id) != RUN_ID_BYTES or not math.isfinite(request.return_mean):
             await refuse(
                 context,

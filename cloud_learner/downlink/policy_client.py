@@ -40,9 +40,11 @@ _REFUSALS = {
     grpc.StatusCode.UNAVAILABLE,
 }
 
+_ADVICE = "is --identity the operator's of its fleet?"
+
 
 def fetch_policy(
-    server: str, identity: Identity, *, version: int, timeout_s: float = 30.0
+    server: str, identity: Identity, *, version: int, timeout_s: float = 30.0, advice: str = _ADVICE
 ) -> KeptPolicy:
     """One version, its signature and every hash checked.
 
@@ -51,6 +53,7 @@ def fetch_policy(
         identity: The operator's.
         version: 0 for the newest.
         timeout_s: For all of it.
+        advice: What to look at when it cannot be reached.
 
     Raises:
         ConnectionFailed: The learner cannot be reached, or refused us.
@@ -80,7 +83,7 @@ def fetch_policy(
                 wanted = pb.GetGraphRequest(fleet=fleet, digest=manifest.float_graph_digest)
                 float_graph = _whole(stub.GetGraph(wanted, timeout=timeout_s), MAX_GRAPH_BYTES)
         except grpc.RpcError as error:
-            raise _explained(error, server) from error
+            raise _explained(error, server, advice) from error
         except (WireError, PolicyRejected) as error:
             raise ShoalError(f"{server}: {error}") from error
     if sha256(graph) != manifest.graph_digest:
@@ -110,14 +113,14 @@ def _fleet_of(identity: Identity, ca: bytes) -> str:
     return str(names[0].value)
 
 
-def _explained(error: grpc.RpcError, server: str) -> ShoalError:
+def _explained(error: grpc.RpcError, server: str, advice: str) -> ShoalError:
     failed = cast("grpc.Call", error)  # every error of a call is the call as well
     code, details = failed.code(), failed.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{server} did not answer in time")
     if code in _REFUSALS:
         return ConnectionFailed(
-            f"cannot get a policy from {server}: is the learner running there, and is --identity "
-            f"the operator's of its fleet? ({details})"
+            f"cannot get a policy from {server}: is the learner running there, and {advice} "
+            f"({details})"
         )
     return ShoalError(f"{server}: {details}")

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloud_learner.downlink.policy_client import fetch_policy
-from cloud_learner.relay.app import policy_key
+from cloud_learner.relay.app import load_identity, policy_key
 from cloud_learner.relay.config import RelayConfig
 from cloud_learner.relay.relay_store import RelayStore
 from shoal.errors import ConnectionFailed, ShoalError
 from shoal.identity import Identity
-from shoal.topics import check_device_id
 
 TIMEOUT_S = 10.0
 
@@ -55,8 +54,7 @@ def _find(name: str, look: Callable[[], str]) -> Finding:
 
 
 def _identity(config: RelayConfig) -> str:
-    identity = Identity.load(config.identity)
-    check_device_id(identity.name)
+    identity = load_identity(config)
     policy_key(identity)
     return f"{identity.name}, of {config.identity}"
 
@@ -87,5 +85,6 @@ def _upstream(config: RelayConfig) -> str:
     host = f"[{config.upstream.host}]" if ":" in config.upstream.host else config.upstream.host
     where = f"{host}:{config.upstream.port}"
     identity = Identity.load(config.identity)
-    newest = fetch_policy(where, identity, version=0, timeout_s=TIMEOUT_S)
+    advice = "are upstream.host and upstream.port right, and is `identity` of the same fleet?"
+    newest = fetch_policy(where, identity, version=0, timeout_s=TIMEOUT_S, advice=advice)
     return f"{where} offers policy {newest.manifest.version}, proven"

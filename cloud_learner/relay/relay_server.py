@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NoReturn
 
 import grpc
 
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_source import PolicySource
-from cloud_learner.relay.active_reports import ActiveReport
+from cloud_learner.downlink.published import Published
+from cloud_learner.downlink.refresh import Offer
+from cloud_learner.relay.active_reports import MAX_DEVICES, ActiveReport
 from cloud_learner.serving.grpc_server import Context, refuse
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import update_pb2
@@ -40,6 +43,33 @@ class RelayServer(ParameterServer):
         """
         super().__init__(policies, fleet=fleet)
         self._note_active = note_active
+        self._assigned: dict[str, int] = {}  # versions by device, the latest last
+        self._candidates: dict[int, Offer] = {}
+
+    def assign(self, device_id: str, published: Published | None) -> None:
+        """Offers a device a policy that is rolled out to it; None: what the others have.
+
+        The newest goes before it again once it is newer still: then that rollout is over.
+        """
+        before = self._assigned.pop(device_id, None)
+        if published is not None:
+            while len(self._assigned) >= MAX_DEVICES:
+                del self._assigned[next(iter(self._assigned))]
+            self._assigned[device_id] = published.version
+            if published.version not in self._candidates:
+                self._candidates[published.version] = Offer(published, self._policies)
+        if before != self._assigned.get(device_id):
+            wanted = set(self._assigned.values())
+            self._candidates = {v: o for v, o in self._candidates.items() if v in wanted}
+            for watcher in self._watchers.get(device_id, ()):
+                watcher.wake.set()
+
+    def _offer_to(self, device_id: str) -> Offer | None:
+        newest = super()._offer_to(device_id)
+        candidate = self._candidates.get(self._assigned.get(device_id, 0))
+        if candidate is None or (newest is not None and newest.version > candidate.version):
+            return newest
+        return candidate
 
     async def ReportActive(  # noqa: N802 - the name in the proto
         self, request: pb.ReportActiveRequest, context: Context
@@ -71,3 +101,9 @@ class RelayServer(ParameterServer):
 
 async def _no_parts(context: Context) -> Sequence[pb.Part]:
     await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, _ONLY_THE_LEARNER)
+
+
+async def refuse_operators(context: Context) -> NoReturn:
+    """Ends a call that only the learner answers."""
+    problem = "this is a relay: it serves devices; ask the learner itself"
+    await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, problem)

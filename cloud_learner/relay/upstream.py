@@ -37,6 +37,7 @@ OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),  # our backoff is the only one
+    ("grpc.max_reconnect_backoff_ms", 10_000),  # of a channel that calls of many devices share
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )

@@ -35,7 +35,7 @@ from shoal.v1 import device_pb2
 PART_BYTES: Final = 256 * 1024
 """Of a part that devices are sent."""
 KEPT: Final = 32
-"""Bundles that are kept; of more, the oldest go that no rollout in progress is about."""
+"""Bundles that a learner keeps; of more, the oldest go that no rollout in progress is about."""
 _NAME: Final = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64})\.tar", re.ASCII)
 _log = get_logger("bundles")
 
@@ -137,6 +137,7 @@ class BundleStore:
         fleet: str,
         public_key: bytes,
         in_use: Callable[[], Collection[str]] = frozenset,
+        keep: int = KEPT,
     ) -> None:
         """Reads what is there; what is damaged is left aside, with a line in the log.
 
@@ -145,6 +146,7 @@ class BundleStore:
             fleet: Whose bundles are taken.
             public_key: Who signs them, 32 bytes.
             in_use: Says of which versions none may be deleted.
+            keep: Bundles that stay; of more, the oldest go.
 
         Raises:
             RolloutError: The directory can't be made or read.
@@ -153,6 +155,7 @@ class BundleStore:
         self._fleet = fleet
         self._public_key = public_key
         self._in_use = in_use
+        self._kept = keep
         self._receiving = threading.Lock()
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -267,7 +270,9 @@ class BundleStore:
 
     def _prune(self) -> None:
         in_use = self._in_use()
-        kept = [each for n, each in enumerate(self._bundles) if n < KEPT or each.version in in_use]
+        kept = [
+            each for n, each in enumerate(self._bundles) if n < self._kept or each.version in in_use
+        ]
         for gone in set(self._bundles) - set(kept):
             self._path(gone).unlink(missing_ok=True)
         self._bundles = tuple(kept)

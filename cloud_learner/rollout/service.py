@@ -21,10 +21,15 @@ from cloud_learner.rollout.messages import COMMANDS, PROGRESS, plan_of, rollout_
 from cloud_learner.rollout.plan import Kind
 from cloud_learner.rollout.rollout import Progress, Rollout, State
 from cloud_learner.rollout.rollouts import Rollouts
-from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
+from cloud_learner.serving.grpc_server import (
+    Context,
+    peer_name,
+    refuse,
+    require_device,
+    require_fleet,
+)
 from shoal.errors import BundleRefused, ConfigError, PolicyLogError, RolloutError
 from shoal.noise import RUN_ID_BYTES
-from shoal.topics import check_device_id
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1 import rollout_pb2_grpc as rpc
 
@@ -267,19 +272,7 @@ class RolloutService(rpc.RolloutsServicer):
     # ------------------------------------------------------------------------------------ parts
 
     async def _require_device(self, device_id: str, fleet: str, context: Context) -> str:
-        name = peer_name(context)
-        if device_id != name:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}, the call says {device_id[:80]!r}",
-            )
-        try:
-            check_device_id(name)
-        except ConfigError as error:
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        await require_fleet(context, fleet, self._fleet)
-        return name
+        return await require_device(context, device_id, fleet, self._fleet)
 
     async def _refuse_outcome(self, context: Context, problem: str) -> NoReturn:
         self._counters["outcomes_refused"] += 1

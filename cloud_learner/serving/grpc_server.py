@@ -10,9 +10,10 @@ from typing import Any, Final, NoReturn, Protocol, Self
 import grpc
 import grpc.aio
 
-from shoal.errors import ConnectionFailed
+from shoal.errors import ConfigError, ConnectionFailed
 from shoal.identity import RELAY_URI, Identity
 from shoal.logs import get_logger
+from shoal.topics import check_device_id
 
 # The message types differ by call and nothing here looks at them.
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -179,3 +180,34 @@ async def require_fleet(context: Context, asked: str, served: str) -> None:
             f"this server is of fleet {served!r}, the call is for fleet {asked[:80]!r}: set "
             "`fleet`, or the server's address, right",
         )
+
+
+async def require_device(context: Context, device_id: str, asked: str, served: str) -> str:
+    """Ends the call unless it is of a device of the fleet that is served here.
+
+    A device speaks under its own name; a relay, by its certificate, for those behind it.
+
+    Args:
+        context: Of the call.
+        device_id: Of whom the call says that it is.
+        asked: The fleet that it is meant for.
+        served: The fleet that is served here.
+
+    Returns:
+        The device.
+    """
+    name = peer_name(context)
+    if device_id != name and not peer_is_relay(context):
+        await refuse(
+            context,
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"the certificate is of {name!r}, the call says {device_id[:80]!r}: a device speaks "
+            "under its own name",
+        )
+    try:
+        check_device_id(name)
+        check_device_id(device_id)
+    except ConfigError as error:
+        await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
+    await require_fleet(context, asked, served)
+    return device_id

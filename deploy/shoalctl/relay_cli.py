@@ -18,9 +18,12 @@ ConfigOption = Annotated[
 ]
 FleetOption = Annotated[str | None, typer.Option(help="Name of the fleet.")]
 IdentityOption = Annotated[
-    Path | None, typer.Option(help="Identity directory, made by `shoal pki issue NAME --relay`.")
+    Path | None,
+    typer.Option(help="Identity directory, made by `shoal pki issue NAME --relay --san HOST`."),
 ]
-StateOption = Annotated[Path | None, typer.Option("--state-dir", help="Where it keeps policies.")]
+StateOption = Annotated[
+    Path | None, typer.Option("--state-dir", help="Where it keeps policies and bundles.")
+]
 UpstreamOption = Annotated[
     str | None,
     typer.Option("--upstream", help="The learner, or another relay.", metavar="HOST:PORT"),
@@ -36,7 +39,8 @@ def relay() -> None:
     """A site's gateway: policies come over the wide network once, and go to many devices.
 
     It proves what it hands on as a device does, keeps it on disk, and serves the newest it knows
-    while upstream is away. Devices need nothing but its address as their parameter server.
+    while upstream is away. Rollouts and tasks go through it as well. Devices need nothing but its
+    address as their parameter server.
     """
 
 

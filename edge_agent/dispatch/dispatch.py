@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from edge_agent.config import ServerConfig
-from edge_agent.downlink.downlink import explain, open_channel
+from edge_agent.downlink.downlink import explain, explain_unknown, open_channel
 from edge_agent.events import Events
 from shoal.errors import ShoalError, WireError
 from shoal.identity import Identity
@@ -32,6 +32,8 @@ BACKOFF_BASE_S: Final = 0.25
 DEADLINE_S: Final = 30.0
 """Of one call: the server holds it for most of that while no task waits."""
 LONGEST_RETRY_S: Final = 60.0
+UNKNOWN_AGAIN_S: Final = 60.0
+"""After which a server that knows no tasks is asked again."""
 MAX_KWARGS_BYTES: Final = 64 * 1024
 MAX_REASON: Final = 300
 
@@ -186,7 +188,12 @@ class Dispatch:
                         await self._carry(server)
                         attempt, self._trouble = 0, None
             except grpc.aio.AioRpcError as error:
-                self._tell_trouble(explain(error))
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    where = f"{self._config.host}:{self._config.port}"
+                    self._tell_trouble(explain_unknown(error, where, "tasks"))
+                    await asyncio.sleep(UNKNOWN_AGAIN_S)
+                else:
+                    self._tell_trouble(explain(error))
             except ShoalError as error:
                 self._tell_trouble(str(error))
             wake.set()  # the question still stands

@@ -363,3 +363,11 @@ def explain(error: grpc.aio.AioRpcError) -> str:
     if error.code() == grpc.StatusCode.UNAVAILABLE and "refused" in details:
         return "nothing listens there; check host and port, and that the learner runs"
     return f"{error.code().name.lower()}: {details.splitlines()[0][:300]}"
+
+
+def explain_unknown(error: grpc.aio.AioRpcError, where: str, what: str) -> str:
+    """One line for a person about a call that a server does not know; a relay says it itself."""
+    details = error.details() or ""
+    if details and not details.startswith("Method not"):
+        return details.splitlines()[0][:300]
+    return f"the server at {where} knows no {what}: update it"

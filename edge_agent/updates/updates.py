@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from edge_agent.config import ServerConfig
-from edge_agent.downlink.downlink import Refusal, explain, open_channel
+from edge_agent.downlink.downlink import Refusal, explain, explain_unknown, open_channel
 from edge_agent.events import Events
 from edge_agent.policies.policy import Policy
 from edge_agent.updates.acted import Acted
@@ -158,9 +158,12 @@ class Updates:
                         self._take(directive)
                 self._tell_trouble("the learner ended the watch")
             except grpc.aio.AioRpcError as error:
-                self._tell_trouble(explain(error))
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # a relay, or an older learner
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    where = f"{self._config.host}:{self._config.port}"
+                    self._tell_trouble(explain_unknown(error, where, "rollouts"))
                     await asyncio.sleep(UNKNOWN_AGAIN_S)
+                else:
+                    self._tell_trouble(explain(error))
             except ShoalError as error:
                 self._tell_trouble(str(error))
             except Exception as error:  # noqa: BLE001 a service border: acting goes on

@@ -93,6 +93,22 @@ class Identity:
             ) from error
         return context
 
+    def is_relay(self) -> bool:
+        """Whether the certificate is a relay's: a server for devices, who may speak for them.
+
+        Raises:
+            IdentityError: It cannot be read.
+        """
+        path = self.directory / CERT_FILE
+        try:
+            certificate = x509.load_pem_x509_certificate(_read(path))
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except x509.ExtensionNotFound:
+            return False
+        except ValueError as error:
+            raise IdentityError(f"{path}: not a certificate ({error}); issue it again") from error
+        return RELAY_URI in names.value.get_values_for_type(x509.UniformResourceIdentifier)
+
     def read_pems(self) -> Pems:
         """The files' contents, for gRPC.
 

@@ -3,121 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
+from dispatch_cloud import DEADLINE_S, FLEET, RUN, TASKS, cloud, taken
 from sim import until
 
-from cloud_learner.dispatch.config import TaskConfig, specs_of
-from cloud_learner.dispatch.service import DispatchService
-from cloud_learner.dispatch.store import TaskStore
-from cloud_learner.dispatch.tasks import Limits, TaskQueue
 from cloud_learner.serving.grpc_server import GrpcServer
 from edge_agent.config import ServerConfig
 from edge_agent.dispatch.dispatch import Dispatch, Left, Task
 from edge_agent.events import Events
 from shoal.errors import WireError
 from shoal.identity import Identity
-from shoal.v1 import device_pb2
 from shoal.v1 import dispatcher_pb2 as pb
-from shoal.v1.dispatcher_pb2_grpc import DispatcherStub
-from shoalctl.pki.pki import FleetPki, Role
-
-FLEET = "reef"
-RUN = bytes(range(16))
-DEADLINE_S = 60.0
-TASKS = [
-    TaskConfig("pole", first_seed=0, seeds=2, episodes=5),
-    TaskConfig("late", steps=9, stage=1),
-]
-
-
-@dataclass
-class Devices:
-    gone: set[str] = field(default_factory=set)
-    events: list[str] = field(default_factory=list)
-
-    def is_gone(self, device_id: str, run_id: bytes) -> bool:
-        return device_id in self.gone
-
-    def steps_per_s(self, device_id: str) -> float:
-        return 123.0
-
-    def record(
-        self,
-        device_id: str,
-        name: str,
-        message: str,
-        *,
-        severity: device_pb2.Severity,
-        **fields: str,
-    ) -> None:
-        self.events.append(f"{device_id} {name}: {message}")
-
-
-@dataclass
-class Cloud:
-    pki: FleetPki
-    devices: Devices
-    service: DispatchService
-    port: int
-
-    def identity(self, name: str) -> Identity:
-        role = Role.DEVICE if name.startswith("pi-") else Role(name)
-        directory = self.pki.directory / "identities" / name
-        return Identity(directory if directory.exists() else self.pki.issue(name, role), name, None)
-
-    @asynccontextmanager
-    async def stub(self, name: str) -> AsyncIterator[DispatcherStub]:
-        pems = self.identity(name).read_pems()
-        keys = grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
-        async with grpc.aio.secure_channel(f"localhost:{self.port}", keys) as channel:
-            yield DispatcherStub(channel)
-
-    @asynccontextmanager
-    async def device(self, name: str, *, run_id: bytes = RUN) -> AsyncIterator[Dispatch]:
-        config = ServerConfig("localhost", self.port, backoff_cap_s=0.05)
-        events = Events(name, run_id, clock=lambda: 0.0)
-        desk = Dispatch(config, self.identity(name), events, fleet=FLEET, run_id=run_id)
-        serving = asyncio.ensure_future(desk.serve())
-        try:
-            yield desk
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-
-
-@asynccontextmanager
-async def cloud(
-    tmp_path: Path, tasks: list[TaskConfig] | None = None, *, failures: int = 2
-) -> AsyncIterator[Cloud]:
-    place = tmp_path / "pki"
-    pki = FleetPki.load(place) if place.exists() else FleetPki.create(place, FLEET)
-    server_keys = place / "identities" / "learner"
-    if not server_keys.exists():
-        server_keys = pki.issue("learner", Role.LEARNER)
-    devices = Devices()
-    with TaskStore(tmp_path / "tasks.db") as store:
-        specs = specs_of(TASKS if tasks is None else tasks)
-        queue = TaskQueue(store.load(specs, 0.0), Limits(failures=failures))
-        service = DispatchService(queue, store, devices, fleet=FLEET)
-        learner = Identity(server_keys, "learner", None)
-        async with GrpcServer("127.0.0.1", 0, learner, [service]) as server:
-            yield Cloud(pki, devices, service, server.port)
-
-
-async def taken(desk: Dispatch, left: Left | None = None) -> Task:
-    """Asks as a control thread does, and waits for the answer."""
-    desk.ask(left)
-    async with asyncio.timeout(DEADLINE_S):
-        while (task := await asyncio.to_thread(desk.take, 0.2)) is None:
-            pass
-    return task
 
 
 async def answered(*desks: Dispatch) -> Task:
@@ -277,6 +177,29 @@ def test_a_device_without_a_learner_asks_on_and_is_answered_when_there_is_one(
             assert task.task_id == 1
             assert desk.gap_ms > 0
             serving.cancel()
+
+    run(scenario())
+
+
+def test_a_server_that_knows_no_tasks_is_named_with_what_to_do_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(tmp_path) as it:
+            learner = Identity(it.pki.directory / "identities" / "learner", "learner", None)
+            async with GrpcServer("127.0.0.1", 0, learner, []) as older:
+                config = ServerConfig("localhost", older.port, backoff_cap_s=0.01)
+                events = Events("pi-1", RUN, clock=lambda: 0.0)
+                desk = Dispatch(config, it.identity("pi-1"), events, fleet=FLEET, run_id=RUN)
+                serving = asyncio.ensure_future(desk.serve())
+                desk.ask(None)
+                told: list[str] = []
+
+                def is_told() -> bool:
+                    told.extend(event.message for event in events.take())
+                    return bool(told)
+
+                await until(is_told)
+                assert f"localhost:{older.port} knows no tasks: update it" in told[0]
+                serving.cancel()
 
     run(scenario())
 

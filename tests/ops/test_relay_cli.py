@@ -96,6 +96,18 @@ async def test_a_relay_process_serves_devices_through_the_death_of_both_sides(
             assert await fetched(site, port) == second.version
 
 
+def test_an_identity_of_a_device_is_refused_with_the_command_that_makes_a_relay_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path)
+    own = str(site.device.directory)
+    assert run(["relay", "check", "-c", str(site.config), "--identity", own]) != 0
+    assert "FAULT    identity" in (said := capsys.readouterr().out)
+    assert "`shoal pki issue pi-1 --relay --san HOST`" in said
+    assert run(["relay", "run", "-c", str(site.config), "--identity", own]) != 0
+    assert "--relay --san HOST" in capsys.readouterr().err
+
+
 def test_check_says_what_is_wrong_and_exits_with_its_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +117,8 @@ def test_check_says_what_is_wrong_and_exits_with_its_code(
     assert "site-a" in said
     assert "no policy is here yet" in said
     assert "FAULT    upstream" in said
+    assert "is `identity` of the same fleet?" in said
+    assert "operator" not in said
 
 
 @on_loop

@@ -1,0 +1,125 @@
+"""Passes the calls of devices on: the relay speaks upstream, and names the device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+
+from cloud_learner.relay.channel_pool import ChannelPool
+from cloud_learner.relay.upstream import explain
+from cloud_learner.serving.grpc_server import Context
+from shoal.errors import ShoalError
+
+MARGIN_S: Final = 0.5
+"""How long before the device's deadline upstream has to have answered."""
+DEADLINE_S: Final = 30.0
+"""Of a call whose device gave it none."""
+Response = TypeVar("Response")
+
+
+class Forwarder:
+    """Asks upstream what a device asked, and answers what it answered. Used from the event loop.
+
+    forwarder = Forwarder(pool, what="tasks")
+    return await forwarder.ask(lambda c, s: DispatcherStub(c).NextTask(request, timeout=s), context)
+    """
+
+    def __init__(self, pool: ChannelPool, *, what: str) -> None:
+        """Asks nothing yet.
+
+        Args:
+            pool: Connections upstream.
+            what: What is asked for, for people.
+        """
+        self._pool = pool
+        self._what = what
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends every stream with UNAVAILABLE, so that devices connect again later."""
+        self._stopping.set()
+
+    async def ask(
+        self,
+        call: Callable[[grpc.aio.Channel, float], Awaitable[Response]],
+        context: Context,
+    ) -> Response:
+        """Makes a call upstream that has one answer.
+
+        Args:
+            call: Makes it, through a channel and within so many seconds.
+            context: Of the device's call; it is ended with what went wrong.
+        """
+        # None, whatever its stub says, for a caller without a deadline.
+        left: float | None = context.time_remaining()
+        timeout_s = DEADLINE_S if left is None else max(0.0, min(DEADLINE_S, left - MARGIN_S))
+        try:
+            async with self._pool.channel() as channel:
+                return await call(channel, timeout_s)
+        except (grpc.aio.AioRpcError, ShoalError) as error:
+            await self.fail(error, context)
+
+    async def stream(
+        self,
+        call: Callable[[grpc.aio.Channel], grpc.aio.UnaryStreamCall[Any, Response]],
+        context: Context,
+    ) -> AsyncIterator[Response]:
+        """Makes a call upstream that has many answers, until it ends or this relay does.
+
+        Args:
+            call: Makes it, through a channel.
+            context: Of the device's call; it is ended with what went wrong.
+        """
+        stop = asyncio.ensure_future(self._stopping.wait())
+        answer: asyncio.Future[Response | None] | None = None
+        try:
+            async with self._pool.channel() as channel:
+                asked = call(channel)
+                answers = aiter(asked)
+                try:
+                    while True:
+                        answer = asyncio.ensure_future(_next(answers))
+                        await asyncio.wait({answer, stop}, return_when=asyncio.FIRST_COMPLETED)
+                        given = answer.result() if answer.done() else None
+                        if given is None:
+                            break
+                        yield given
+                finally:
+                    if answer is not None:
+                        answer.cancel()
+                    asked.cancel()  # else upstream would go on for a device that left
+        except (grpc.aio.AioRpcError, ShoalError) as error:
+            await self.fail(error, context)
+        finally:
+            stop.cancel()
+        await context.abort(
+            grpc.StatusCode.UNAVAILABLE, "this relay, or what is upstream of it, stops: come back"
+        )
+
+    async def fail(self, error: grpc.aio.AioRpcError | ShoalError, context: Context) -> NoReturn:
+        """Ends a device's call with what became of it upstream."""
+        where = self._pool.address
+        code, problem = grpc.StatusCode.UNAVAILABLE, f"this relay cannot serve it now: {error}"
+        if isinstance(error, grpc.aio.AioRpcError):
+            code = error.code()
+            problem = f"this relay asked {where}: {error.details()}"
+            if code is grpc.StatusCode.UNAVAILABLE:
+                problem = (
+                    f"this relay cannot reach {where} now ({explain(error)}): {self._what} wait"
+                )
+            elif code is grpc.StatusCode.UNIMPLEMENTED:
+                problem = f"the server at {where} knows no {self._what}: update it"
+            elif code is grpc.StatusCode.PERMISSION_DENIED:
+                problem += "; if that learner is older than this relay, update it"
+        await context.abort(code, problem)
+        raise AssertionError("abort raises")  # its stub says NoReturn, its body is compiled
+
+
+async def _next(answers: AsyncIterator[Response]) -> Response | None:
+    async for answer in answers:
+        return answer
+    return None
