@@ -141,7 +141,7 @@ def test_a_checkpoint_that_does_not_say_or_names_code_of_others_needs_the_config
 @pytest.mark.parametrize(
     ("training", "more", "config", "code", "part"),
     [
-        ({}, ("--version", "7"), True, 1, "the nearest is 2"),
+        ({}, ("--version", "7"), True, 1, "from 1 to 2 is 2"),
         ({}, ("--version", "1", "--precision", "fp32"), True, 1, "its fp32 weights are gone"),
         (FP32, (), True, 1, "give --precision fp32"),
     ],
