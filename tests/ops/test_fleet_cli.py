@@ -176,6 +176,25 @@ def test_a_refusal_exits_with_2(served: Served, capsys: pytest.CaptureFixture[st
     assert "refused us: only an operator's certificate may ask" in capsys.readouterr().err
 
 
+def test_a_table_has_the_newest_policies_and_says_how_many_there_are_beside(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest_first = range(120, 0, -1)
+    served.fleet.policies = [fleet_pb2.PolicyInfo(version=each) for each in newest_first]
+    assert run(["policy", "ls", *served.options]) == 0
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()[1:]] == [
+        f"v{each}" for each in newest_first[:50]
+    ]
+    assert "70 older versions are kept" in said.err
+    for more in (["--limit", "0"], ["-o", "json"]):
+        assert run(["policy", "ls", *more, *served.options]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert "120" in said.out
+        assert said.out.count("\n") >= 121 or len(json.loads(said.out)["items"]) == 120
+
+
 def test_a_policy_is_shown_by_its_version(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,15 +155,26 @@ def list_policies(
     *,
     identity: IdentityPath,
     server: Server = DEFAULT_SERVER,
+    limit: Annotated[
+        int, typer.Option(min=0, help="How many of the newest a table has; 0: all of them.")
+    ] = 50,
     output: Output = Format.TABLE,
     timeout_s: Timeout = 10.0,
 ) -> None:
-    """List the policy versions, newest first. AGE is the time since a version was published."""
+    """List the policy versions, newest first. AGE is the time since a version was published.
+
+    json and yaml have all that are kept.
+    """
     from shoalctl.views.policies import policy_list
 
     with fleet_client(server, identity, timeout_s) as client:
-        response = client.policies()
-    write_listing(policy_list(response.policies), output)
+        policies = client.policies().policies
+    people = output in {Format.TABLE, Format.WIDE}
+    shown = policies[:limit] if people and limit else policies
+    write_listing(policy_list(shown), output)
+    if len(shown) < len(policies):
+        older = len(policies) - len(shown)
+        typer.echo(f"{older} older versions are kept: --limit 0 lists all", err=True)
 
 
 @policy_app.command("show")
