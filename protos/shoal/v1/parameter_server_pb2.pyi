@@ -2,6 +2,7 @@ from shoal.v1 import update_pb2 as _update_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -82,3 +83,11 @@ class ReportActiveRequest(_message.Message):
 class ReportActiveResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("watch", "active")
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    watch: WatchRequest
+    active: ReportActiveRequest
+    def __init__(self, watch: _Optional[_Union[WatchRequest, _Mapping]] = ..., active: _Optional[_Union[ReportActiveRequest, _Mapping]] = ...) -> None: ...
