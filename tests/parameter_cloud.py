@@ -109,6 +109,7 @@ class Device:
         fleet: str = "reef",
         name: str = "",
         deltas: bool = False,
+        compressed: bool = False,
         partial: tuple[bytes, int] = (b"", 0),
     ) -> Watch:
         request = pb.WatchRequest(
@@ -119,6 +120,7 @@ class Device:
             accepts_delta=deltas,
             partial_digest=partial[0],
             partial_bytes=partial[1],
+            accepts_compressed_delta=compressed,
         )
         return Watch(self.stub.Watch(request, timeout=DEADLINE_S))
 

@@ -283,7 +283,10 @@ class ParameterServer(rpc.ParameterServerServicer):
                 await watcher.wake.wait()
                 continue
             active = self._active.of(device_id) if request.accepts_delta else None
-            refresh = await offer.from_base(None if active is None else active.base)
+            refresh = await offer.from_base(
+                None if active is None else active.base,
+                compressed=request.accepts_compressed_delta,
+            )
             watcher.sent_version = refresh.version if request.accepts_delta else 0
             # Sending waits for the transport, so a slow device holds back only itself.
             for part in refresh.rest(*partial):

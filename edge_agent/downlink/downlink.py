@@ -222,6 +222,7 @@ class Downlink:
             accepts_delta=not self._needs_whole,
             partial_digest=self._assembler.partial_digest,
             partial_bytes=self._assembler.partial_bytes,
+            accepts_compressed_delta=True,
         )
         try:
             async with (

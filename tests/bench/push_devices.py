@@ -84,7 +84,12 @@ async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) ->
     held: dict[Base, Bundle] = {}
     async with open_channel(ServerConfig(port=told["port"]), identity) as channel:
         stub = ParameterServerStub(channel)
-        request = pb.WatchRequest(fleet="bench", device_id=name, accepts_delta=not bare)
+        request = pb.WatchRequest(
+            fleet="bench",
+            device_id=name,
+            accepts_delta=not bare,
+            accepts_compressed_delta=not bare,
+        )
         async for part in stub.Watch(request):
             if bare:
                 note(part.version)

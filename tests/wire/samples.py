@@ -279,6 +279,14 @@ def _messages() -> dict[str, Message]:
             partial_digest=DIGEST,
             partial_bytes=262_144,
         ),
+        "WatchRequest.3": parameter_server_pb2.WatchRequest(
+            fleet="farm",
+            device_id="pi-1",
+            have_version=7,
+            have_digest=DIGEST,
+            accepts_delta=True,
+            accepts_compressed_delta=True,
+        ),
         "Part.2": parameter_server_pb2.Part(
             version=7,
             total_bytes=9,

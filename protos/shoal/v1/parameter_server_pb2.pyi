@@ -15,7 +15,7 @@ PAYLOAD_KIND_UNSPECIFIED: PayloadKind
 PAYLOAD_KIND_DELTA: PayloadKind
 
 class WatchRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "have_version", "have_digest", "accepts_delta", "partial_digest", "partial_bytes")
+    __slots__ = ("fleet", "device_id", "have_version", "have_digest", "accepts_delta", "partial_digest", "partial_bytes", "accepts_compressed_delta")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class WatchRequest(_message.Message):
     ACCEPTS_DELTA_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_COMPRESSED_DELTA_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     have_version: int
@@ -30,7 +31,8 @@ class WatchRequest(_message.Message):
     accepts_delta: bool
     partial_digest: bytes
     partial_bytes: int
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ..., accepts_delta: bool = ..., partial_digest: _Optional[bytes] = ..., partial_bytes: _Optional[int] = ...) -> None: ...
+    accepts_compressed_delta: bool
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ..., accepts_delta: bool = ..., partial_digest: _Optional[bytes] = ..., partial_bytes: _Optional[int] = ..., accepts_compressed_delta: bool = ...) -> None: ...
 
 class GetGraphRequest(_message.Message):
     __slots__ = ("fleet", "digest")
