@@ -275,12 +275,12 @@ class ParameterServer(rpc.ParameterServerServicer):
                 )
             if watcher.ended:
                 await refuse(context, watcher.code, watcher.ended)
-            if watcher.answer_due_s is not None:
-                await watcher.answered(watcher.answer_due_s)
-                continue
             offer = self._offer_to(device_id)
             if offer is None or offer.version <= have:
                 await watcher.wake.wait()
+                continue
+            if watcher.answer_due_s is not None:
+                await watcher.answered(watcher.answer_due_s)
                 continue
             active = self._active.of(device_id) if request.accepts_delta else None
             refresh = await offer.from_base(

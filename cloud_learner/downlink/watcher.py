@@ -36,7 +36,15 @@ class Watcher:
         handled_version: The newest that its device said it has handled.
     """
 
-    __slots__ = ("answer_due_s", "code", "ended", "handled_version", "sent_version", "wake")
+    __slots__ = (
+        "_is_due",
+        "answer_due_s",
+        "code",
+        "ended",
+        "handled_version",
+        "sent_version",
+        "wake",
+    )
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -45,6 +53,7 @@ class Watcher:
         self.answer_due_s: float | None = None
         self.sent_version = 0
         self.handled_version = 0
+        self._is_due = False  # something newer waits for the answer
 
     def end(self, why: str, code: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED) -> None:
         """Has it end."""
@@ -56,12 +65,16 @@ class Watcher:
         self.handled_version = max(version, self.handled_version)
         if version >= self.sent_version:
             self.answer_due_s = None
-            self.wake.set()
+            if self._is_due:  # else there is nothing new, and nothing to look at
+                self.wake.set()
 
     async def answered(self, due_s: float) -> None:
         """Waits until it has to look again, or its device took too long."""
+        self._is_due = True
         try:
             async with asyncio.timeout_at(due_s):
                 await self.wake.wait()
         except TimeoutError:
             self.answer_due_s = None
+        finally:
+            self._is_due = False
