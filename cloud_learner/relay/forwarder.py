@@ -54,12 +54,31 @@ class Forwarder:
             call: Makes it, through a channel and within so many seconds.
             context: Of the device's call; it is ended with what went wrong.
         """
-        # None, whatever its stub says, for a caller without a deadline.
-        left: float | None = context.time_remaining()
-        timeout_s = DEADLINE_S if left is None else max(0.0, min(DEADLINE_S, left - MARGIN_S))
         try:
             async with self._pool.channel() as channel:
-                return await call(channel, timeout_s)
+                return await call(channel, _timeout_s(context))
+        except (grpc.aio.AioRpcError, ShoalError) as error:
+            await self.fail(error, context)
+
+    async def parts(
+        self,
+        call: Callable[[grpc.aio.Channel, float], grpc.aio.UnaryStreamCall[Any, Response]],
+        context: Context,
+    ) -> AsyncIterator[Response]:
+        """Makes a call upstream whose answers end by themselves.
+
+        Args:
+            call: Makes it, through a channel and within so many seconds.
+            context: Of the device's call; it is ended with what went wrong.
+        """
+        try:
+            async with self._pool.channel() as channel:
+                asked = call(channel, _timeout_s(context))
+                try:
+                    async for part in asked:
+                        yield part
+                finally:
+                    asked.cancel()  # else upstream would go on for a device that left
         except (grpc.aio.AioRpcError, ShoalError) as error:
             await self.fail(error, context)
 
@@ -68,7 +87,7 @@ class Forwarder:
         call: Callable[[grpc.aio.Channel], grpc.aio.UnaryStreamCall[Any, Response]],
         context: Context,
     ) -> AsyncIterator[Response]:
-        """Makes a call upstream that has many answers, until it ends or this relay does.
+        """Makes a call upstream whose answers never end, until this relay or upstream stops.
 
         Args:
             call: Makes it, through a channel.
@@ -117,6 +136,12 @@ class Forwarder:
                 problem += "; if that learner is older than this relay, update it"
         await context.abort(code, problem)
         raise AssertionError("abort raises")  # its stub says NoReturn, its body is compiled
+
+
+def _timeout_s(context: Context) -> float:
+    # None, whatever its stub says, for a caller without a deadline.
+    left: float | None = context.time_remaining()
+    return DEADLINE_S if left is None else max(0.0, min(DEADLINE_S, left - MARGIN_S))
 
 
 async def _next(answers: AsyncIterator[Response]) -> Response | None:

@@ -39,8 +39,8 @@ def relay() -> None:
     """A site's gateway: policies come over the wide network once, and go to many devices.
 
     It proves what it hands on as a device does, keeps it on disk, and serves the newest it knows
-    while upstream is away. Rollouts and tasks go through it as well. Devices need nothing but its
-    address as their parameter server.
+    while upstream is away. Rollouts, tasks and gradients go through it as well. Devices need
+    nothing but its address as their parameter server.
     """
 
 
