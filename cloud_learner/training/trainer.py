@@ -213,6 +213,7 @@ class Trainer:
             updates_now=brain.learner.updates,
             max_lag=self._max_lag,
             state_width=brain.learner.policy.state_width,
+            max_reward=self._config.training.max_reward,
         )
 
     async def _train_once(self, brain: Brain) -> None:
