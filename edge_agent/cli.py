@@ -165,7 +165,8 @@ def check_command(
             )
         from edge_agent.checks.env_check import check_environment
 
-        alone = EnvConfig(environment, num_envs or 1, seed, keyword_arguments(kwargs))
+        copies = 1 if num_envs is None else num_envs
+        alone = EnvConfig(environment, copies, seed, keyword_arguments(kwargs))
         rate = ActorConfig(control_hz=control_hz).control_hz
         findings = check_environment(alone, control_hz=rate)
         _print(findings, output)
@@ -188,7 +189,15 @@ def check_command(
     )
     if control_hz is not None:
         flags["actor.control_hz"] = Flag("--control-hz", control_hz)
-    loaded = load_config(AgentConfig, config, overrides=flags)
+    try:
+        loaded = load_config(AgentConfig, config, overrides=flags)
+    except ConfigError as error:
+        if config is not None or fleet is not None:
+            raise
+        what = "an environment" if env is None else env
+        raise ConfigError(
+            f"{error}; to look at {what} alone: shoal agent check {env or 'ENV'}"
+        ) from error
     findings = check_beside(loaded) if offline else asyncio.run(check(loaded))
     _print(findings, output)
     raise typer.Exit(exit_code(findings))
