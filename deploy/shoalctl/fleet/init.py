@@ -68,7 +68,8 @@ def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None)
         ConfigError: A directory is in use or can't be written, or a name is not valid.
     """
     from shoalctl.pki.delegates import DELEGATE_FILE, DelegationOffice
-    from shoalctl.pki.pki import POLICY_KEY_FILE, FleetPki, Role
+    from shoalctl.pki.fleet_keys import POLICY_KEY_FILE
+    from shoalctl.pki.pki import FleetPki, Role
 
     directory = directory.absolute()
     if offline is not None:
