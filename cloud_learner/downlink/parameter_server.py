@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -16,6 +16,7 @@ from cloud_learner.downlink.follower import DIGEST_BYTES, first_watch, hearing, 
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
+from cloud_learner.downlink.updates import TakesUpdates
 from cloud_learner.downlink.watcher import Held, Watcher
 from cloud_learner.serving.grpc_server import Context, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
@@ -25,9 +26,6 @@ from shoal.policy_delta import Base
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
-
-if TYPE_CHECKING:  # it needs torch, which a relay has not
-    from cloud_learner.gradients.service import GradientService
 
 MAX_WATCHES_PER_DEVICE = 4
 """A device needs one. A reconnecting device may leave dead ones behind: the oldest is ended."""
@@ -62,7 +60,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         note_version: Callable[[int], object] = lambda _: None,
         active: ActivePolicies | None = None,
         patience_s: float = REPORT_PATIENCE_S,
-        gradients: GradientService | None = None,
+        gradients: TakesUpdates | None = None,
     ) -> None:
         """Offers the newest version from the start.
 
@@ -309,7 +307,7 @@ class ParameterServer(rpc.ParameterServerServicer):
             return self._offer
         return self._held_offers.get(self._held.version_of(device_id))
 
-    async def _require_gradients(self, context: Context) -> GradientService:
+    async def _require_gradients(self, context: Context) -> TakesUpdates:
         if self._gradients is None:
             await refuse(
                 context,
