@@ -109,6 +109,7 @@ class Device:
         fleet: str = "reef",
         name: str = "",
         deltas: bool = False,
+        compressed: bool = False,
         partial: tuple[bytes, int] = (b"", 0),
     ) -> Watch:
         request = pb.WatchRequest(
@@ -119,8 +120,16 @@ class Device:
             accepts_delta=deltas,
             partial_digest=partial[0],
             partial_bytes=partial[1],
+            accepts_compressed_delta=compressed,
         )
         return Watch(self.stub.Watch(request, timeout=DEADLINE_S))
+
+    async def follow(self, *requests: pb.FollowRequest) -> Watch:
+        """A stream to report on, begun by these requests."""
+        call = self.stub.Follow(timeout=DEADLINE_S)
+        for request in requests:
+            await call.write(request)
+        return Watch(call)
 
     async def report(
         self, version: int, digest: bytes, *, name: str = "", handled: int = 0
@@ -154,7 +163,7 @@ class Refusal:
 class Watch:
     """A stream of parts, put together."""
 
-    def __init__(self, call: grpc.aio.UnaryStreamCall[Any, pb.Part]) -> None:
+    def __init__(self, call: Any) -> None:  # noqa: ANN401 - of either kind
         self.call = call
         self.version = 0
         self.kind = pb.PAYLOAD_KIND_UNSPECIFIED

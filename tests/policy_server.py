@@ -56,9 +56,16 @@ class Publisher(Protocol):
 
 
 class Server(rpc.ParameterServerServicer):
-    """Sends what the test says, when the test says so."""
+    """Sends what the test says, when the test says so.
 
-    def __init__(self) -> None:
+    Attributes:
+        follows: Whether it knows `Follow`, or is of before.
+        followed: How many streams it was followed by.
+    """
+
+    def __init__(self, *, follows: bool) -> None:
+        self.follows = follows
+        self.followed = 0
         self.requests: list[pb.WatchRequest] = []
         self.reports: list[pb.ReportActiveRequest] = []
         self.graphs: dict[bytes, bytes] = {}
@@ -108,11 +115,34 @@ class Server(rpc.ParameterServerServicer):
     async def ReportActive(  # noqa: N802 - the name in the proto
         self, request: pb.ReportActiveRequest, context: Context
     ) -> pb.ReportActiveResponse:
-        async with self._changed:
-            self.reports.append(request)
-            self._changed.notify_all()
+        await self._hear(request)
         await self.answers.wait()
         return pb.ReportActiveResponse()
+
+    async def _hear(self, report: pb.ReportActiveRequest) -> None:
+        async with self._changed:
+            self.reports.append(report)
+            self._changed.notify_all()
+
+    async def Follow(  # noqa: N802 - the name in the proto
+        self, request_iterator: AsyncIterator[pb.FollowRequest], context: Context
+    ) -> AsyncIterator[pb.Part]:
+        if not self.follows:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        self.followed += 1
+        requests = aiter(request_iterator)
+        watch = (await anext(requests)).watch
+
+        async def hear() -> None:
+            async for request in requests:
+                await self._hear(request.active)
+
+        hearing = asyncio.ensure_future(hear())
+        try:
+            async for part in self.Watch(watch, context):
+                yield part
+        finally:
+            hearing.cancel()
 
     async def Watch(  # noqa: N802 - the name in the proto
         self, request: pb.WatchRequest, context: Context
@@ -150,11 +180,11 @@ class Server(rpc.ParameterServerServicer):
 
 
 @asynccontextmanager
-async def served(pki: FleetPki, port: int) -> AsyncIterator[Server]:
+async def served(pki: FleetPki, port: int, *, follows: bool = True) -> AsyncIterator[Server]:
     pems = Identity.load(pki.directory / "identities" / "server").read_pems()
     credentials = grpc.ssl_server_credentials([(pems.key, pems.cert)], pems.ca, True)  # noqa: FBT003
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    servicer = Server()
+    servicer = Server(follows=follows)
     rpc.add_ParameterServerServicer_to_server(servicer, server)
     server.add_secure_port(f"127.0.0.1:{port}", credentials)
     await server.start()

@@ -13,7 +13,7 @@ import grpc.aio
 
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Holder, Result, State, Task, TaskQueue
-from cloud_learner.downlink.parameter_server import OPERATORS
+from cloud_learner.downlink.callers import OPERATORS
 from cloud_learner.serving.grpc_server import (
     Context,
     peer_name,

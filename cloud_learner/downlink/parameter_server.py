@@ -11,41 +11,28 @@ import grpc
 import grpc.aio
 
 from cloud_learner.downlink.active_policies import Active, ActivePolicies
+from cloud_learner.downlink.callers import require_device, require_member, require_reporter
+from cloud_learner.downlink.follower import DIGEST_BYTES, first_watch, hearing, problem_of
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
 from cloud_learner.downlink.updates import TakesUpdates
 from cloud_learner.downlink.watcher import Held, Watcher
-from cloud_learner.serving.grpc_server import (
-    Context,
-    peer_is_relay,
-    peer_name,
-    refuse,
-    require_fleet,
-)
+from cloud_learner.serving.grpc_server import Context, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
-from shoal.errors import ConfigError
 from shoal.logs import get_logger
-from shoal.noise import RUN_ID_BYTES
 from shoal.policy import split
 from shoal.policy_delta import Base
-from shoal.topics import check_device_id
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
 
-DIGEST_BYTES = 32
-"""A sha256."""
 MAX_WATCHES_PER_DEVICE = 4
 """A device needs one. A reconnecting device may leave dead ones behind: the oldest is ended."""
 MAX_STUCK_WATCHES_PER_DEVICE = 16
 """A watch whose connection is stuck ends only with it; with so many open, a new one is refused."""
 REPORT_PATIENCE_S: Final = 5.0
 """How long a device may take to say what became of a refresh, before it is sent the next."""
-MAX_VERSION: Final = 2**62 - 1
-"""The highest version that a manifest may carry."""
-OPERATORS = frozenset({"operator", "learner"})
-"""Who may read policies besides devices."""
 
 _log = get_logger("parameter_server")
 
@@ -163,53 +150,32 @@ class ParameterServer(rpc.ParameterServerServicer):
         self, request: pb.WatchRequest, context: Context
     ) -> AsyncIterator[pb.Part]:
         """Sends the newest policy whenever it is newer than what the device has."""
-        device_id = await self._require_device(request, context)
-        await require_fleet(context, request.fleet, self._fleet)
-        if len(self._watchers.get(device_id, ())) >= MAX_STUCK_WATCHES_PER_DEVICE:
-            await refuse(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{device_id} has {MAX_STUCK_WATCHES_PER_DEVICE} watches open: close them, or "
-                "wait until their connections time out",
-            )
-        self._report_divergence(request)
-        if request.accepts_delta and len(request.have_digest) in (0, DIGEST_BYTES):
-            self._active.note(device_id, Base(request.have_version, request.have_digest))
-        have = request.have_version
-        partial = (request.partial_digest, request.partial_bytes)
+        device_id = await self._begin(request, context)
         with self._watching(device_id) as watcher:
-            while True:
-                watcher.wake.clear()
-                if self._stopping:
-                    await context.abort(
-                        grpc.StatusCode.UNAVAILABLE, "the parameter server is stopping: come back"
-                    )
-                if watcher.ended:
-                    await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, watcher.ended)
-                if watcher.answer_due_s is not None:
-                    await watcher.answered(watcher.answer_due_s)
-                    continue
-                offer = self._offer_to(device_id)
-                if offer is None or offer.version <= have:
-                    await watcher.wake.wait()
-                    continue
-                active = self._active.of(device_id) if request.accepts_delta else None
-                refresh = await offer.from_base(None if active is None else active.base)
-                # Sending waits for the transport, so a slow device holds back only itself.
-                for part in refresh.rest(*partial):
+            async for part in self._push(request, device_id, watcher, context):
+                yield part
+
+    async def Follow(  # noqa: N802 - the name in the proto
+        self, request_iterator: AsyncIterator[pb.FollowRequest], context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """The same, to a device that says on the stream what it acts with."""
+        requests = aiter(request_iterator)
+        request = await first_watch(requests, context)
+        device_id = await self._begin(request, context)
+
+        def hear(report: pb.ReportActiveRequest) -> None:
+            self._note(device_id, report)
+
+        with self._watching(device_id) as watcher:
+            async with hearing(requests, request, watcher, hear):
+                async for part in self._push(request, device_id, watcher, context):
                     yield part
-                    self._meter.count(device_id, len(part.data))
-                self._meter.count_refresh(device_id, refresh.fp32_bytes)
-                have, partial = refresh.version, (b"", 0)
-                if request.accepts_delta:
-                    watcher.sent_version = refresh.version
-                    watcher.answer_due_s = asyncio.get_running_loop().time() + self._patience_s
 
     async def GetGraph(  # noqa: N802 - the name in the proto
         self, request: pb.GetGraphRequest, context: Context
     ) -> AsyncIterator[pb.Part]:
         """Sends a graph by its sha256."""
-        name = await self._require_member(context)
+        name = await require_member(context)
         await require_fleet(context, request.fleet, self._fleet)
         if len(request.digest) != DIGEST_BYTES:
             await refuse(
@@ -233,7 +199,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         self, request: pb.GetPolicyRequest, context: Context
     ) -> AsyncIterator[pb.Part]:
         """Sends one version, or the newest for version 0."""
-        name = await self._require_member(context)
+        name = await require_member(context)
         await require_fleet(context, request.fleet, self._fleet)
         version = request.version or self.offered_version
         published = await asyncio.to_thread(self._policies.get, version)
@@ -254,26 +220,11 @@ class ParameterServer(rpc.ParameterServerServicer):
         self, request: pb.ReportActiveRequest, context: Context
     ) -> pb.ReportActiveResponse:
         """Notes what a device acts with now; a relay tells it for those behind it."""
-        device_id = await self._require_reporter(request, context)
+        device_id = await require_reporter(request, context)
         await require_fleet(context, request.fleet, self._fleet)
-        digest_bytes = DIGEST_BYTES if request.version else 0
-        if (
-            len(request.digest) != digest_bytes
-            or len(request.run_id) > RUN_ID_BYTES
-            or request.version > MAX_VERSION
-        ):
-            await refuse(
-                context,
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"version {request.version}, digest of {len(request.digest)} bytes, run_id of "
-                f"{len(request.run_id)}: send what the manifest says, and {RUN_ID_BYTES} bytes",
-            )
-        self._active.note(device_id, Base(request.version, request.digest), request.run_id)
-        handled = max(request.version, request.handled_version)
-        for watcher in self._watchers.get(device_id, ()):
-            if handled >= watcher.sent_version:  # an earlier report may come late
-                watcher.answer_due_s = None
-                watcher.wake.set()
+        if (problem := problem_of(request)) is not None:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
+        self._note(device_id, request)
         return pb.ReportActiveResponse()
 
     async def GetWeights(  # noqa: N802 - the name in the proto
@@ -292,6 +243,65 @@ class ParameterServer(rpc.ParameterServerServicer):
 
     # --------------------------------------------------------------------------------- the rules
 
+    async def _begin(self, request: pb.WatchRequest, context: Context) -> str:
+        """Ends a call that may not watch; else gives its device."""
+        device_id = await require_device(request, context)
+        await require_fleet(context, request.fleet, self._fleet)
+        if len(self._watchers.get(device_id, ())) >= MAX_STUCK_WATCHES_PER_DEVICE:
+            await refuse(
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{device_id} has {MAX_STUCK_WATCHES_PER_DEVICE} watches open: close them, or "
+                "wait until their connections time out",
+            )
+        self._report_divergence(request)
+        if request.accepts_delta and len(request.have_digest) in (0, DIGEST_BYTES):
+            self._active.note(device_id, Base(request.have_version, request.have_digest))
+        return device_id
+
+    async def _push(
+        self, request: pb.WatchRequest, device_id: str, watcher: Watcher, context: Context
+    ) -> AsyncIterator[pb.Part]:
+        """What a device is sent, for as long as it watches."""
+        have = request.have_version
+        partial = (request.partial_digest, request.partial_bytes)
+        while True:
+            watcher.wake.clear()
+            if self._stopping:
+                await context.abort(
+                    grpc.StatusCode.UNAVAILABLE, "the parameter server is stopping: come back"
+                )
+            if watcher.ended:
+                await refuse(context, watcher.code, watcher.ended)
+            offer = self._offer_to(device_id)
+            if offer is None or offer.version <= have:
+                await watcher.wake.wait()
+                continue
+            if watcher.answer_due_s is not None:
+                await watcher.answered(watcher.answer_due_s)
+                continue
+            active = self._active.of(device_id) if request.accepts_delta else None
+            refresh = await offer.from_base(
+                None if active is None else active.base,
+                compressed=request.accepts_compressed_delta,
+            )
+            watcher.sent_version = refresh.version if request.accepts_delta else 0
+            # Sending waits for the transport, so a slow device holds back only itself.
+            for part in refresh.rest(*partial):
+                yield part
+                self._meter.count(device_id, len(part.data))
+            self._meter.count_refresh(device_id, refresh.fp32_bytes)
+            have, partial = refresh.version, (b"", 0)
+            if watcher.handled_version < watcher.sent_version:
+                watcher.answer_due_s = asyncio.get_running_loop().time() + self._patience_s
+
+    def _note(self, device_id: str, report: pb.ReportActiveRequest) -> None:
+        """Notes what a device acts with, and that it has handled what it was sent."""
+        self._active.note(device_id, Base(report.version, report.digest), report.run_id)
+        handled = max(report.version, report.handled_version)
+        for watcher in self._watchers.get(device_id, ()):
+            watcher.handled(handled)
+
     def _offer_to(self, device_id: str) -> Offer | None:
         if self._held is None:
             return self._offer
@@ -306,38 +316,6 @@ class ParameterServer(rpc.ParameterServerServicer):
                 '"trajectories" on the device',
             )
         return self._gradients
-
-    async def _require_reporter(self, request: pb.ReportActiveRequest, context: Context) -> str:
-        if not peer_is_relay(context):
-            return await self._require_device(request, context)
-        try:
-            return check_device_id(request.device_id)
-        except ConfigError as error:
-            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-
-    async def _require_device(
-        self, request: pb.WatchRequest | pb.ReportActiveRequest, context: Context
-    ) -> str:
-        name = peer_name(context)
-        if request.device_id != name:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}, the call says {request.device_id[:80]!r}: a "
-                "device speaks under its own name",
-            )
-        return await self._require_member(context, operators=frozenset())
-
-    async def _require_member(
-        self, context: Context, *, operators: frozenset[str] = OPERATORS
-    ) -> str:
-        name = peer_name(context)
-        if name not in operators:
-            try:
-                check_device_id(name)
-            except ConfigError as error:
-                await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        return name
 
     def _report_divergence(self, request: pb.WatchRequest) -> None:
         """Says so when a device holds what this log never published."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,12 +11,13 @@ from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from shoal.errors import PolicyLogError, WireError
 from shoal.logs import get_logger
-from shoal.policy import PART_BYTES, decode_bundle, sha256, split
-from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta
+from shoal.policy import PART_BYTES, Bundle, decode_bundle, sha256, split
+from shoal.policy_delta import Base, PolicyDelta, compress_policy_delta, encode_policy_delta
+from shoal.streams import LeaveRaw
 from shoal.v1 import parameter_server_pb2 as pb
 
 MAX_BASES: Final = 32
-"""Bases that deltas to one version are made from; devices with any further one get it whole."""
+"""Deltas to one version that are made, from so many bases; devices with others get it whole."""
 
 _log = get_logger("refresh")
 
@@ -96,36 +98,49 @@ class Offer:
         self.whole = Refresh.of(published, published.bundle, pb.PAYLOAD_KIND_UNSPECIFIED)
         self._published = published
         self._policies = policies
-        self._made: dict[Base, asyncio.Future[Refresh]] = {}
+        self._made: dict[tuple[Base, bool], asyncio.Future[Refresh]] = {}
 
-    async def from_base(self, base: Base | None) -> Refresh:
+    async def from_base(self, base: Base | None, *, compressed: bool = False) -> Refresh:
         """What to send to a device that has a base: made by whoever asks first, for all.
 
         It is whole where nothing is saved, or the base is not kept.
+
+        Args:
+            base: What the device has; None: nothing, or it takes no delta.
+            compressed: Whether it takes one as a zstd frame, which is shorter and sooner read.
         """
         if base is None:
             return self.whole
-        making = self._made.get(base)
+        making = self._made.get((base, compressed))
         if making is None:
             if len(self._made) >= MAX_BASES:
                 return self.whole
             loop = asyncio.get_running_loop()
-            making = loop.run_in_executor(None, _make, self._published, self._policies, base)
-            self._made[base] = making
+            make = functools.partial(_make, compressed=compressed)
+            making = loop.run_in_executor(None, make, self._published, self._policies, base)
+            self._made[base, compressed] = making
         # Whoever waits may leave; the others go on waiting for the same one.
-        made = await asyncio.shield(making)
+        made = making.result() if making.done() else await asyncio.shield(making)
         return self.whole if made.total_bytes >= self.whole.total_bytes else made
 
 
-def _make(published: Published, policies: PolicySource, base: Base) -> Refresh:
+def _make(published: Published, policies: PolicySource, base: Base, *, compressed: bool) -> Refresh:
     """Encodes, in a thread of its own; whole where it cannot."""
     whole = pb.PAYLOAD_KIND_UNSPECIFIED
     try:
         kept = policies.get(base.version)
         if kept is None or kept.digest != base.digest:
             return Refresh.of(published, published.bundle, whole)
-        delta = PolicyDelta.between(decode_bundle(kept.bundle), decode_bundle(published.bundle))
+        payload = _coded(
+            decode_bundle(kept.bundle), decode_bundle(published.bundle), compressed=compressed
+        )
     except (PolicyLogError, WireError) as error:
         _log.error("delta_not_made", policy_version=published.version, problem=str(error))
         return Refresh.of(published, published.bundle, whole)
-    return Refresh.of(published, encode_policy_delta(delta), pb.PAYLOAD_KIND_DELTA)
+    return Refresh.of(published, payload, pb.PAYLOAD_KIND_DELTA)
+
+
+def _coded(base: Bundle, target: Bundle, *, compressed: bool) -> bytes:
+    if compressed:
+        return compress_policy_delta(PolicyDelta.between(base, target, packer=LeaveRaw()))
+    return encode_policy_delta(PolicyDelta.between(base, target))

@@ -11,7 +11,8 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
-from cloud_learner.downlink.parameter_server import OPERATORS, ParameterServer
+from cloud_learner.downlink.callers import OPERATORS
+from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
 from shoal.v1 import fleet_pb2 as pb

@@ -72,15 +72,9 @@ class RelayServer(ParameterServer):
             return newest
         return candidate
 
-    async def ReportActive(  # noqa: N802 - the name in the proto
-        self, request: pb.ReportActiveRequest, context: Context
-    ) -> pb.ReportActiveResponse:
-        """Takes what a device acts with, to tell it upstream."""
-        response = await super().ReportActive(request, context)
-        self._note_active(
-            ActiveReport(request.device_id, request.run_id, request.version, request.digest)
-        )
-        return response
+    def _note(self, device_id: str, report: pb.ReportActiveRequest) -> None:
+        super()._note(device_id, report)
+        self._note_active(ActiveReport(device_id, report.run_id, report.version, report.digest))
 
 
 async def refuse_operators(context: Context) -> NoReturn:

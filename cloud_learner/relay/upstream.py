@@ -174,6 +174,7 @@ class Upstream:
             accepts_delta=not self._needs_whole,
             partial_digest=self._assembler.partial_digest,
             partial_bytes=self._assembler.partial_bytes,
+            accepts_compressed_delta=True,
         )
         call = server.Watch(request)
         try:

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from edge_agent.config import ServerConfig
+from edge_agent.downlink.policy_stream import PolicyStream
 from edge_agent.downlink.reconstruction import MENDED_BY_WHOLE, Held, accept_delta
 from edge_agent.events import Events
 from edge_agent.policies.policy import Policy
@@ -29,7 +30,8 @@ from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 
 BACKOFF_BASE_S: Final = 0.25
 GRAPH_DEADLINE_S: Final = 30.0
-REPORT_DEADLINE_S: Final = 5.0
+REPORT_AGAIN_S: Final = 5.0
+"""Within which a report that failed is made again."""
 CLOCK_AGAIN_S: Final = 60.0
 """After which a policy is asked for again that was refused because of a clock."""
 OPTIONS: Final = (
@@ -141,7 +143,7 @@ class Downlink:
         self._needs_whole = False
         self._handled_version = 0
         self._proving = False  # what acts is about to change
-        self._server: ParameterServerStub | None = None
+        self._stream: PolicyStream | None = None
         self._tell_active = asyncio.Event()
 
     async def follow(self) -> None:
@@ -149,9 +151,9 @@ class Downlink:
         while True:
             try:
                 async with open_channel(self._config, self._identity) as channel:
-                    self._server = ParameterServerStub(channel)
-                    self._tell_active.set()
-                    while await self._watch(self._server):
+                    server = ParameterServerStub(channel)
+                    self._stream = PolicyStream(server, opened=self._tell_active.set)
+                    while await self._watch(self._stream):
                         pass
                 self._tell_trouble("the parameter server ended the watch")
             except grpc.aio.AioRpcError as error:
@@ -161,7 +163,7 @@ class Downlink:
             except Exception as error:  # noqa: BLE001 a service border: acting goes on
                 self._tell_trouble(f"{type(error).__name__}: {error}")
             finally:
-                self._server = None
+                self._stream = None
             cap_s = self._config.backoff_cap_s
             await asyncio.sleep(
                 backoff(self._attempt, base_s=BACKOFF_BASE_S, cap_s=cap_s, rng=self._rng)
@@ -182,19 +184,19 @@ class Downlink:
             while True:
                 await self._tell_active.wait()
                 self._tell_active.clear()
-                server = self._server
-                if server is None or self._proving:
+                stream = self._stream
+                if stream is None or self._proving:
                     continue  # the next connection tells, or whoever proves it
                 try:
-                    await server.ReportActive(self._active(), timeout=REPORT_DEADLINE_S)
+                    await stream.report(self._active())
                 except (asyncio.CancelledError, grpc.aio.UsageError):
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
                         raise
-                    # Its channel was closed under it: the next connection tells.
+                    # Its stream ended under it: the next one tells.
                 except grpc.aio.AioRpcError as error:
                     log.warning("active_not_reported", problem=explain(error))
-                    await asyncio.sleep(self._rng.uniform(0.0, REPORT_DEADLINE_S))
+                    await asyncio.sleep(self._rng.uniform(0.0, REPORT_AGAIN_S))
                     if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                         self._tell_active.set()
 
@@ -209,7 +211,7 @@ class Downlink:
             handled_version=self._handled_version,
         )
 
-    async def _watch(self, server: ParameterServerStub) -> bool:
+    async def _watch(self, stream: PolicyStream) -> bool:
         """Watches until the server ends it, or it is to be watched in another way: True then."""
         current = None if self._policies.lacks_twin else self._policies.current
         request = pb.WatchRequest(
@@ -220,11 +222,14 @@ class Downlink:
             accepts_delta=not self._needs_whole,
             partial_digest=self._assembler.partial_digest,
             partial_bytes=self._assembler.partial_bytes,
+            accepts_compressed_delta=True,
         )
-        call = server.Watch(request)
         try:
-            async with asyncio.timeout(None) as patience:
-                async for part in call:
+            async with (
+                asyncio.timeout(None) as patience,
+                contextlib.aclosing(stream.parts(request)) as parts,
+            ):
+                async for part in parts:
                     self._heard()
                     payload = self._take(self._assembler, part)
                     if payload is None:
@@ -233,7 +238,7 @@ class Downlink:
                     if delta and not request.accepts_delta:
                         raise WireError("the parameter server sent a delta that was not asked for")
                     patience.reschedule(None)
-                    clock = await self._offer(server, payload, part.version, delta=delta)
+                    clock = await self._offer(stream.server, payload, part.version, delta=delta)
                     if self._needs_whole == request.accepts_delta:
                         return True
                     if clock:  # it may be right by then, and nothing else would have it sent again
@@ -243,8 +248,6 @@ class Downlink:
             if not patience.expired():
                 raise
             return True
-        finally:
-            call.cancel()  # else an error of ours would leave the stream open on the server
         return False
 
     def _heard(self) -> None:

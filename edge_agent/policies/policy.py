@@ -209,6 +209,11 @@ class Policy:
         names = [ACTION, LOG_PROB, *([NEXT_STATE] if self.memory else [])]
         return Actions(*self.session.run(names, feed))
 
+    def asks_as(self, other: Policy) -> bool:
+        """Whether it has the very ports of another, and reports what that one does."""
+        same = self.manifest.priority_gamma == other.manifest.priority_gamma
+        return same and self.ports is other.ports
+
     def bind(self, observation: Array) -> Binding:
         """Ties the policy to arrays that stay the same: what the control loop uses.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
@@ -41,18 +42,25 @@ class PolicySaver:
         self._delay_s = delay_s
 
     async def serve(self) -> None:
-        """Saves for ever, in a thread that nobody else waits for: a disk may take long."""
-        loop = asyncio.get_running_loop()
-        accepted = asyncio.Event()
+        """Saves for ever, in a thread that nobody else waits for: a disk may take long.
+
+        That thread waits as well: what becomes current costs the event loop nothing.
+        """
+        accepted, ended = threading.Event(), threading.Event()
         accepted.set()  # there may be something already
 
-        def changed() -> None:  # in any thread
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(accepted.set)
-
-        with ThreadPoolExecutor(1, "policy-save") as disk, self._policies.listening(changed):
+        def save_often() -> None:
             while True:
-                await accepted.wait()
-                await asyncio.sleep(self._delay_s)
+                accepted.wait()
+                if ended.wait(self._delay_s):
+                    return
                 accepted.clear()
-                await loop.run_in_executor(disk, self._policies.save)
+                self._policies.save()
+
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "policy-save") as disk, self._policies.listening(accepted.set):
+            try:
+                await loop.run_in_executor(disk, save_often)
+            finally:
+                ended.set()
+                accepted.set()

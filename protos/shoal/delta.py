@@ -7,7 +7,7 @@ differences against the base, or whole. What did not change costs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,28 +23,32 @@ from shoal.bit_planes import (
     zigzag,
 )
 from shoal.errors import LimitExceeded, WireError
-from shoal.streams import StreamReader, pack
+from shoal.streams import Packed, Packer, StreamReader, pack_each
 from shoal.tensors import DTYPES, MAX_AXES, Array, dtype_code
 from shoal.v1 import tensor_pb2 as pb
 from shoal.wire import frame, unframe
 
 _MOST_STREAMS: Final = 8
 _SPARSE, _DENSE = 0.1, 0.5  # below and above, one way to tell which elements differ is better
+_UNSIGNED: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
 _ENOUGH: Final = 4
 """What takes less than this part of a tensor's bytes is not compared with other codings."""
 
 
-def encode_delta(base: Mapping[str, Array], target: Mapping[str, Array]) -> bytes:
+def encode_delta(
+    base: Mapping[str, Array], target: Mapping[str, Array], *, packer: Packer = pack_each
+) -> bytes:
     """Codes tensors against others; equal arguments give equal bytes.
 
     Args:
         base: What the receiver has.
         target: What it is to have.
+        packer: How streams are written.
 
     Raises:
         WireError: A dtype of `target` cannot travel, or there are too many axes.
     """
-    coded = (_encode(name, base.get(name), target[name]) for name in sorted(target))
+    coded = (_encode(name, base.get(name), target[name], packer) for name in sorted(target))
     return frame(
         pb.TensorSetDelta(
             tensors=[each for each in coded if each is not None],
@@ -85,53 +89,67 @@ def decode_delta(base: Mapping[str, Array], data: bytes, *, max_bytes: int) -> d
     return dict(sorted(tensors.items()))
 
 
-def _encode(name: str, base: Array | None, target: Array) -> pb.TensorDelta | None:
+class _Option(NamedTuple):
+    """One way to tell a tensor, and how many bytes it will be shorter."""
+
+    delta: pb.TensorDelta
+    saving: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes that it takes in the end."""
+        return self.delta.ByteSize() - self.saving
+
+
+def _encode(name: str, base: Array | None, target: Array, packer: Packer) -> pb.TensorDelta | None:
     code = dtype_code(name, target)
     after = _bits_of(target)
-    options: list[pb.TensorDelta] = []
+    options: list[_Option] = []
     if base is not None and (base.dtype, base.shape) == (target.dtype, target.shape):
         before = _bits_of(base)
         if np.array_equal(before, after):
             return None
         if after.dtype == np.uint8:
-            options += _steps(name, Steps.between(before, after))
+            options += _steps(name, Steps.between(before, after), packer)
         if not _is_enough(options, target):
             steps = split_bytes(zigzag(after - before))
-            options.append(_made(name, pb.TENSOR_CODING_DIFFERENCE, steps))
+            options.append(_made(name, pb.TENSOR_CODING_DIFFERENCE, steps, packer))
     if not _is_enough(options, target):
-        whole = _made(name, pb.TENSOR_CODING_WHOLE, split_bytes(after))
-        whole.dtype = code
-        whole.shape.extend(target.shape)
+        whole = _made(name, pb.TENSOR_CODING_WHOLE, split_bytes(after), packer)
+        whole.delta.dtype = code
+        whole.delta.shape.extend(target.shape)
         options.append(whole)
-    return min(options, key=lambda option: option.ByteSize())
+    return min(options, key=lambda option: option.cost).delta
 
 
-def _is_enough(options: list[pb.TensorDelta], target: Array) -> bool:
-    return any(option.ByteSize() * _ENOUGH <= target.nbytes for option in options)
+def _is_enough(options: list[_Option], target: Array) -> bool:
+    return any(option.cost * _ENOUGH <= target.nbytes for option in options)
 
 
-def _steps(name: str, steps: Steps) -> list[pb.TensorDelta]:
+def _steps(name: str, steps: Steps, packer: Packer) -> list[_Option]:
     """The codings of small steps; they differ in how they tell which elements change."""
-    kinds = [pack(stream) for stream in steps.kinds()]
-    found: list[pb.TensorDelta] = []
+    kinds = [packer(stream) for stream in steps.kinds()]
+    found: list[_Option] = []
     if steps.density < _DENSE:
         gaps = steps.gaps()
-        found.append(_put(name, pb.TENSOR_CODING_GAPS, [pack(gaps, noise=True), *kinds]))
-        found[-1].gap_bytes = len(gaps)
+        found.append(_put(name, pb.TENSOR_CODING_GAPS, [packer(gaps, noise=True), *kinds]))
+        found[-1].delta.gap_bytes = len(gaps)
     if steps.density > _SPARSE:
-        plane = pack(steps.plane(), noise=True)
+        plane = packer(steps.plane(), noise=True)
         found.append(_put(name, pb.TENSOR_CODING_BIT_PLANES, [plane, *kinds]))
     return found
 
 
-def _made(name: str, coding: pb.TensorCoding, streams: list[bytes]) -> pb.TensorDelta:
-    return _put(name, coding, [pack(stream) for stream in streams])
+def _made(name: str, coding: pb.TensorCoding, streams: list[bytes], packer: Packer) -> _Option:
+    return _put(name, coding, [packer(stream) for stream in streams])
 
 
-def _put(name: str, coding: pb.TensorCoding, packed: list[bytes]) -> pb.TensorDelta:
-    return pb.TensorDelta(
-        name=name, coding=coding, stream_bytes=map(len, packed), data=b"".join(packed)
+def _put(name: str, coding: pb.TensorCoding, packed: list[Packed]) -> _Option:
+    data = [stream.data for stream in packed]
+    delta = pb.TensorDelta(
+        name=name, coding=coding, stream_bytes=map(len, data), data=b"".join(data)
     )
+    return _Option(delta, sum(len(stream.data) - stream.cost for stream in packed))
 
 
 def _target_bytes(base: Mapping[str, Array], delta: pb.TensorDelta) -> int:
@@ -161,7 +179,7 @@ def _decode(base: Mapping[str, Array], delta: pb.TensorDelta) -> Array:
     if delta.coding == pb.TENSOR_CODING_WHOLE:
         dtype, shape = DTYPES[delta.dtype], tuple(delta.shape)
         count = int(np.prod(shape, dtype=object))
-        after = join_bytes(count, _unsigned(dtype), reader)
+        after = join_bytes(count, _UNSIGNED[dtype.itemsize], reader)
     else:
         array = base[delta.name]
         dtype, shape = DTYPES[dtype_code(delta.name, array)], array.shape
@@ -194,9 +212,5 @@ def _changed(before: Unsigned, delta: pb.TensorDelta, reader: StreamReader) -> U
 def _bits_of(array: Array) -> Unsigned:
     """The elements `[n]` as unsigned integers of their bits, little-endian."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    bits: Unsigned = little.reshape(-1).view(_unsigned(array.dtype))
+    bits: Unsigned = little.reshape(-1).view(_UNSIGNED[array.dtype.itemsize])
     return bits
-
-
-def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(f"<u{dtype.itemsize}")

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,7 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+@lru_cache(64)
 def policy_digest(graph_digest: bytes, tensors_digest: bytes) -> bytes:
     """What names a policy: a hash of the two things it consists of."""
     return sha256(graph_digest + tensors_digest)

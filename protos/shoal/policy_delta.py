@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 from shoal.delta import decode_delta, encode_delta
 from shoal.errors import LimitExceeded, PolicyRejected, WireError
@@ -17,11 +19,15 @@ from shoal.policy import (
     decode_manifest,
     encode_bundle,
 )
+from shoal.streams import Packer, pack_each
 from shoal.tensors import Array, decode_tensors, encode_tensors, tensor_pieces
 from shoal.v1 import policy_pb2 as pb
-from shoal.wire import parse
+from shoal.v1 import tensor_pb2
+from shoal.wire import parse, unframe
+from shoal.zstd import ZstdError, compress_blocks, content_size, decompress, is_frame
 
 DIGEST_BYTES = 32
+_LEAST_BLOCK_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +145,13 @@ class PolicyDelta:
     same_delegation: bool = False
 
     @classmethod
-    def between(cls, base: Bundle, target: Bundle) -> PolicyDelta:
+    def between(cls, base: Bundle, target: Bundle, *, packer: Packer = pack_each) -> PolicyDelta:
         """Codes one version by another.
+
+        Args:
+            base: The one.
+            target: The other.
+            packer: How streams are written; `compress_policy_delta` wants a `LeaveRaw`.
 
         Raises:
             WireError: A bundle is malformed.
@@ -150,8 +161,8 @@ class PolicyDelta:
             manifest=target.manifest,
             signature=target.signature,
             base=Base.of(decode_manifest(base.manifest)),
-            tensors=encode_delta(decode_tensors(base.tensors), decode_tensors(target.tensors)),
-            golden=encode_delta(decode_tensors(base.golden), decode_tensors(target.golden)),
+            tensors=_between(base.tensors, target.tensors, packer),
+            golden=_between(base.golden, target.golden, packer),
             delegation=b"" if same else target.delegation,
             same_delegation=same,
         )
@@ -196,13 +207,33 @@ def encode_policy_delta(delta: PolicyDelta) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
+def compress_policy_delta(delta: PolicyDelta) -> bytes:
+    """Serializes a delta whose streams were left raw into one zstd frame, where that is shorter.
+
+    Each long stream is coded by itself there, which takes fewer bytes than a frame each; and who
+    reads it needs one context rather than some sixteen.
+    """
+    data = encode_policy_delta(delta)
+    cuts, at = [0], 0
+    for coded in (delta.tensors, delta.golden):
+        for tensor in unframe(tensor_pb2.TensorSetDelta, coded, max_bytes=len(coded)).tensors:
+            at = data.index(tensor.data, at)
+            for size in tensor.stream_bytes:
+                # Of what is short, several go into one block: its head takes bytes too.
+                cuts += [cut for cut in (at, at + size) if cut - cuts[-1] >= _LEAST_BLOCK_BYTES]
+                at += size
+    frame = compress_blocks([data[start:end] for start, end in pairwise([*cuts, len(data)])])
+    return frame if len(frame) < len(data) else data
+
+
 def decode_policy_delta(data: bytes, *, max_bytes: int = MAX_BUNDLE_BYTES) -> PolicyDelta:
-    """Reads a delta; nothing in it is trusted yet, and no tensor was decoded.
+    """Reads a delta, be it compressed; nothing in it is trusted yet, and no tensor was decoded.
 
     Raises:
-        LimitExceeded: `data` is longer than `max_bytes`.
+        LimitExceeded: `data`, or what a frame says that it holds, is longer than `max_bytes`.
         WireError: It is malformed.
     """
+    data = _opened(data, max_bytes)
     if len(data) > max_bytes:
         raise LimitExceeded(f"policy delta: {len(data)} bytes, the limit is {max_bytes}")
     message = parse(pb.PolicyDelta, data)
@@ -220,6 +251,23 @@ def decode_policy_delta(data: bytes, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Po
         delegation=message.delegation,
         same_delegation=message.same_delegation,
     )
+
+
+def _between(base: bytes, target: bytes, packer: Packer) -> bytes:
+    return encode_delta(decode_tensors(base), decode_tensors(target), packer=packer)
+
+
+def _opened(data: bytes, max_bytes: int) -> bytes:
+    """What a compressed delta holds; any other as it is."""
+    if not is_frame(data):
+        return data
+    try:
+        size = content_size(data)
+        if size is None or size > max_bytes:
+            raise LimitExceeded(f"policy delta: {size} bytes in a frame, the limit is {max_bytes}")
+        return decompress(data, size)
+    except (ZstdError, MemoryError) as error:
+        raise WireError(f"policy delta: cannot be decompressed ({error})") from error
 
 
 def no_base(base: Base) -> PolicyRejected:

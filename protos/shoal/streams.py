@@ -6,7 +6,7 @@ Nothing is allocated but what the reader asks for: a stream that says another si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,46 @@ from shoal.errors import WireError
 Bytes = NDArray[np.uint8]
 _ZSTD_LEVEL: Final = 3
 _FEWEST_BYTES: Final = 12  # a zstd frame of anything takes more
+
+
+class Packed(NamedTuple):
+    """A stream as it is written.
+
+    Attributes:
+        data: What is written.
+        cost: How many bytes that takes in the end.
+    """
+
+    data: bytes
+    cost: int
+
+
+class Packer(Protocol):
+    """Says how streams are written."""
+
+    def __call__(self, raw: bytes, *, noise: bool = False) -> Packed:
+        """One stream; see `pack`."""
+
+
+def pack_each(raw: bytes, *, noise: bool = False) -> Packed:
+    """Each stream by itself."""
+    data = pack(raw, noise=noise)
+    return Packed(data, len(data))
+
+
+class LeaveRaw:
+    """Streams as they are, for somebody who makes a frame of all of them."""
+
+    def __init__(self) -> None:
+        """Nothing is written yet."""
+        self._scale = zstd.BlockScale()
+
+    def __call__(self, raw: bytes, *, noise: bool = False) -> Packed:  # noqa: ARG002 - all alike
+        """One stream, left out where it is all zeros."""
+        if not raw.strip(b"\x00"):
+            return Packed(b"", 0)
+        size = len(raw)
+        return Packed(raw, size if size < _FEWEST_BYTES else min(size, self._scale.weigh(raw)))
 
 
 def pack(raw: bytes, *, noise: bool = False) -> bytes:
@@ -83,12 +123,11 @@ class StreamReader:
         Raises:
             WireError: There is none, or it is not of that size.
         """
-        return np.frombuffer(unpack(self._next(), size), np.uint8)
+        return np.frombuffer(self.take_bytes(size), np.uint8)
 
-    def take_unless_zero(self, size: int) -> Bytes | None:
-        """The same; None where all of it is 0."""
-        data = self._next()
-        return np.frombuffer(unpack(data, size), np.uint8) if data else None
+    def take_bytes(self, size: int) -> bytes:
+        """The same as bytes."""
+        return unpack(self._next(), size)
 
     def _next(self) -> bytes:
         length = next(self._sizes, None)

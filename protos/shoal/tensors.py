@@ -54,7 +54,7 @@ def dtype_code(name: str, array: Array) -> pb.DType:
     Raises:
         WireError: The dtype is not one of `DTYPES`, or there are too many axes.
     """
-    code = _CODES.get(array.dtype.newbyteorder("<"))
+    code = _CODES.get(array.dtype) or _CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
         known = ", ".join(str(dtype) for dtype in _CODES)
         raise WireError(f"tensor {name!r}: dtype {array.dtype} cannot travel; use one of {known}")
@@ -187,11 +187,13 @@ def tensor_pieces(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
     """
     pieces: list[bytes | memoryview] = []
     for name in sorted(tensors):
-        array = tensors[name]
-        wire = array.astype(DTYPES[dtype_code(name, array)], order="C", copy=False)
+        wire = tensors[name]
+        code = dtype_code(name, wire)
+        if wire.dtype not in _CODES or not wire.flags.c_contiguous:
+            wire = wire.astype(DTYPES[code], order="C", copy=False)
         pieces.append(_head(name, wire.dtype, wire.shape))
         if wire.size:
-            pieces.append(wire.reshape(-1).view(np.uint8).data)
+            pieces.append((wire if wire.ndim == 1 else wire.reshape(-1)).data)
     return pieces
 
 

@@ -16,8 +16,9 @@ from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.quantization.quantize import Quantized, Quantizer
 from shoal.delegation import Delegation, sign_delegation
 from shoal.policy import decode_bundle
-from shoal.policy_delta import PolicyDelta, encode_policy_delta
+from shoal.policy_delta import PolicyDelta, compress_policy_delta
 from shoal.spaces import Discrete, unbounded
+from shoal.streams import LeaveRaw
 from shoal.tensors import Array, decode_tensors
 
 NETWORK = NetworkConfig(hidden=(256, 256), normalize=True)
@@ -87,8 +88,10 @@ def signed(
 
 def delta_bytes(base: Published, target: Published) -> int:
     """What is pushed to a device that has the base."""
-    delta = PolicyDelta.between(decode_bundle(base.bundle), decode_bundle(target.bundle))
-    return len(encode_policy_delta(delta))
+    delta = PolicyDelta.between(
+        decode_bundle(base.bundle), decode_bundle(target.bundle), packer=LeaveRaw()
+    )
+    return len(compress_policy_delta(delta))
 
 
 class _Recorded(InMemory):

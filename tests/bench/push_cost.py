@@ -14,8 +14,9 @@ from cloud_learner.downlink.published import Published
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import Sample
 from shoal.policy import decode_bundle
-from shoal.policy_delta import PolicyDelta, encode_policy_delta
+from shoal.policy_delta import PolicyDelta, compress_policy_delta
 from shoal.spaces import Discrete, unbounded
+from shoal.streams import LeaveRaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,10 @@ def cost_of(network: str, repeats: int, dead_zone: float) -> Cost:
         published = signed(quantized, version, quantizer.graphs[quantized.precision])
         signed_s = time.perf_counter()
         if last is not None:
-            delta = PolicyDelta.between(decode_bundle(last.bundle), decode_bundle(published.bundle))
-            encode_policy_delta(delta)
+            delta = PolicyDelta.between(
+                decode_bundle(last.bundle), decode_bundle(published.bundle), packer=LeaveRaw()
+            )
+            compress_policy_delta(delta)
         ended = (time.perf_counter(), time.process_time())
         last = published
         if version > 2:  # the first ones warm up

@@ -19,6 +19,7 @@ from bench.child import now_s
 
 from edge_agent.config import ServerConfig
 from edge_agent.downlink.downlink import Downlink, open_channel
+from edge_agent.downlink.policy_stream import PolicyStream
 from edge_agent.events import Events
 from edge_agent.policies.policy_saver import PolicySaver
 from edge_agent.policies.policy_store import PolicyStore
@@ -83,9 +84,14 @@ async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) ->
     assembler = Assembler(MAX_BUNDLE_BYTES)
     held: dict[Base, Bundle] = {}
     async with open_channel(ServerConfig(port=told["port"]), identity) as channel:
-        stub = ParameterServerStub(channel)
-        request = pb.WatchRequest(fleet="bench", device_id=name, accepts_delta=not bare)
-        async for part in stub.Watch(request):
+        stream = PolicyStream(ParameterServerStub(channel), opened=lambda: None)
+        request = pb.WatchRequest(
+            fleet="bench",
+            device_id=name,
+            accepts_delta=not bare,
+            accepts_compressed_delta=not bare,
+        )
+        async for part in stream.parts(request):
             if bare:
                 note(part.version)
                 continue
@@ -105,7 +111,7 @@ async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) ->
                         digest=acts.digest,
                         handled_version=part.version,
                     )
-                    await stub.ReportActive(report, timeout=60.0)
+                    await stream.report(report)
                     continue
                 payload = restored(payload, base)
             bundle = checked(payload)
@@ -115,7 +121,7 @@ async def watcher(told: dict[str, Any], name: str, note: Note, *, bare: bool) ->
             report = pb.ReportActiveRequest(
                 fleet="bench", device_id=name, version=manifest.version, digest=manifest.digest
             )
-            await stub.ReportActive(report, timeout=60.0)
+            await stream.report(report)
 
 
 async def main() -> None:

@@ -125,6 +125,15 @@ class BareStream(rpc.ParameterServerServicer):
             yield pb.Part(version=self._version, total_bytes=len(self._data), data=self._data)
             await changed.wait()
 
+    async def Follow(  # noqa: N802 - the name in the proto
+        self,
+        request_iterator: AsyncIterator[pb.FollowRequest],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[pb.Part]:
+        """The same."""
+        async for part in self.Watch((await anext(aiter(request_iterator))).watch, context):
+            yield part
+
 
 def ratios_to_bare(latencies: Sequence[Latency]) -> list[dict[str, object]]:
     """How much longer policies take than as many bytes alone, of rounds with as many devices."""

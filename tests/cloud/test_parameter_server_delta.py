@@ -31,6 +31,7 @@ from shoal.policy import (
 )
 from shoal.policy_delta import Base, Content, decode_policy_delta
 from shoal.v1 import parameter_server_pb2 as pb
+from shoal.zstd import is_frame
 from shoalctl.pki.pki import FleetPki, Role
 
 
@@ -173,25 +174,32 @@ def test_a_delta_that_saves_nothing_is_not_sent(
 def test_one_encoding_is_made_for_all_who_have_the_same_base(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[int] = []
+    made: list[tuple[int, bool]] = []
     make = refresh._make
 
-    def counted(published: Published, policies: PolicySource, base: Base) -> refresh.Refresh:
-        made.append(published.version)
-        return make(published, policies, base)
+    def counted(
+        published: Published, policies: PolicySource, base: Base, *, compressed: bool
+    ) -> refresh.Refresh:
+        made.append((published.version, compressed))
+        return make(published, policies, base, compressed=compressed)
 
     monkeypatch.setattr(refresh, "_make", counted)
 
     async def scenario(cloud: Cloud) -> None:
         first = cloud.step()
         devices = [await cloud.device(f"pi-{number}") for number in range(20)]
-        watches = [each.watch(1, digest=first.digest, deltas=True) for each in devices]
+        watches = [
+            each.watch(1, digest=first.digest, deltas=True, compressed=number % 2 > 0)
+            for number, each in enumerate(devices)
+        ]
         await eventually(lambda: cloud.server.watchers == 20)
         second = cloud.step()
         payloads = await asyncio.gather(*(watch.payload() for watch in watches))
-        assert len(set(payloads)) == 1
-        assert restored(payloads[0], first) == second.bundle
-        assert made == [2]
+        assert len(set(payloads)) == 2
+        assert [is_frame(payload) for payload in payloads] == [False, True] * 10
+        for payload in payloads[:2]:
+            assert restored(payload, first) == second.bundle
+        assert sorted(made) == [(2, False), (2, True)]
 
     play(scenario)
 

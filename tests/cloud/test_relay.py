@@ -295,6 +295,26 @@ async def test_what_devices_act_with_is_told_upstream_the_latest_once(tmp_path: 
 
 
 @on_loop
+async def test_what_devices_say_on_a_stream_is_told_upstream_too(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with (
+        place.learner() as (_, learner),
+        place.relay() as relay,
+        place.device("pi-1", relay.port) as device,
+    ):
+        call = device.Follow()
+        watch = pb.WatchRequest(fleet=FLEET, device_id="pi-1", accepts_delta=True)
+        await call.write(pb.FollowRequest(watch=watch))
+        report = pb.ReportActiveRequest(run_id=RUN_ID, version=3, digest=DIGEST)
+        await call.write(pb.FollowRequest(active=report))
+        await until(lambda: learner.active("pi-1") is not None)
+        active = learner.active("pi-1")
+        assert active is not None
+        assert (active.base.version, active.run_id) == (3, RUN_ID)
+        call.cancel()
+
+
+@on_loop
 async def test_a_device_reports_under_its_own_name_and_a_relay_for_those_behind_it(
     tmp_path: Path,
 ) -> None:

@@ -33,7 +33,8 @@ async def test_a_report_whose_connection_goes_away_under_it_is_made_again_over_t
     pki: FleetPki, tmp_path: Path, publisher: Publisher
 ) -> None:
     port = free_port()
-    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+    before = served(pki, port, follows=False)
+    async with before as server, device(pki, port, tmp_path, publisher) as it:
         server.answers.clear()
         published = publisher.publish(1, weights=publisher.weights(0))
         server.graphs[published.manifest.graph_digest] = published.graph
@@ -194,6 +195,39 @@ async def test_what_acts_is_reported_at_once_and_after_a_refusal(
         assert policy is not None
         await asyncio.to_thread(it.policies.condemn, policy, "non_finite")
         await server.reported(0)
+
+
+@asyncs
+async def test_a_server_that_knows_how_is_told_on_the_stream(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        server.answers.clear()  # a call would wait
+        await served_first(server, it, publisher.publish(1))
+        await server.reported(1)
+        server.push(publisher.publish(2).bundle, 2)
+        await server.reported(2)
+        assert server.followed == 1
+        assert server.reports[-1].handled_version == 2
+
+
+@asyncs
+async def test_a_server_of_before_is_watched_and_called_and_a_newer_one_followed(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    async with device(pki, port, tmp_path, publisher) as it:
+        async with served(pki, port, follows=False) as server:
+            await served_first(server, it, publisher.publish(1))
+            await server.reported(1)
+            server.push(publisher.publish(2).bundle, 2)
+            await server.reported(2)
+            assert (server.followed, len(server.requests)) == (0, 1)
+        async with served(pki, port) as server:
+            server.push(publisher.publish(3).bundle, 3)
+            await server.reported(3)
+            assert (server.followed, len(server.requests)) == (1, 1)
 
 
 def saved(directory: Path, version: int) -> bool:

@@ -16,7 +16,8 @@ from policy_server import DEVICE, FLEET, Device, Publisher, Signed, device, serv
 from edge_agent.policies.policy import Policy
 from shoal.delta import encode_delta
 from shoal.policy import decode_bundle, sha256
-from shoal.policy_delta import Base, PolicyDelta, encode_policy_delta
+from shoal.policy_delta import Base, PolicyDelta, compress_policy_delta, encode_policy_delta
+from shoal.streams import LeaveRaw
 from shoal.tensors import encode_tensors
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import tensor_pb2
@@ -54,12 +55,32 @@ async def test_a_delta_becomes_the_very_policy_that_was_signed(
     async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
         await served_first(server, it, first)
         assert server.requests[0].accepts_delta
+        assert server.requests[0].accepts_compressed_delta
         server.push(delta_of(first, second), 2, kind=pb.PAYLOAD_KIND_DELTA)
         assert (await newer(it, 1)).digest == second.manifest.digest
         held = it.policies.held(Base.of(second.manifest))
         assert held is not None
         assert encode_tensors(held.tensors) == decode_bundle(second.bundle).tensors
         assert len(server.requests) == 1
+
+
+@asyncs
+async def test_a_compressed_delta_becomes_it_too(
+    pki: FleetPki, tmp_path: Path, publisher: Publisher
+) -> None:
+    port = free_port()
+    first, second = (publisher.publish(v, weights=publisher.weights(v)) for v in (1, 2))
+    before, after = decode_bundle(first.bundle), decode_bundle(second.bundle)
+    payload = compress_policy_delta(PolicyDelta.between(before, after, packer=LeaveRaw()))
+    async with served(pki, port) as server, device(pki, port, tmp_path, publisher) as it:
+        await served_first(server, it, first)
+        server.push(payload, 2, kind=pb.PAYLOAD_KIND_DELTA)
+        assert (await newer(it, 1)).digest == second.manifest.digest
+        damaged = payload[:-2] + bytes([payload[-2] ^ 1]) + payload[-1:]
+        server.push(damaged, 3, kind=pb.PAYLOAD_KIND_DELTA)
+        await it.event("delta_refused")
+        await server.watched(2)
+        assert not server.requests[1].accepts_delta
 
 
 @asyncs

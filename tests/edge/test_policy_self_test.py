@@ -180,3 +180,15 @@ def test_a_policy_that_asks_for_td_errors_needs_one_discrete_action(
         else:
             accept(device.start(), publisher.publish(1))
         device.stop()
+
+
+def test_it_is_asked_whether_there_are_td_errors_though_one_of_the_same_graph_acts(
+    tmp_path: Path, make_publisher: type[Publisher]
+) -> None:
+    publisher = make_publisher(spec=EnvSpec("box", unbounded((4,)), unbounded((2,))))
+    device = Device(tmp_path, publisher)
+    store = device.start()
+    accept(store, publisher.publish(1))
+    asking = dataclasses.replace(publisher, changes={"priority_gamma": 0.5})
+    assert "TD errors" in str(refuse(store, asking.publish(2), "graph"))
+    device.stop()

@@ -283,6 +283,14 @@ def _messages() -> dict[str, Message]:
             partial_digest=DIGEST,
             partial_bytes=262_144,
         ),
+        "WatchRequest.3": parameter_server_pb2.WatchRequest(
+            fleet="farm",
+            device_id="pi-1",
+            have_version=7,
+            have_digest=DIGEST,
+            accepts_delta=True,
+            accepts_compressed_delta=True,
+        ),
         "Part.2": parameter_server_pb2.Part(
             version=7,
             total_bytes=9,
@@ -298,6 +306,14 @@ def _messages() -> dict[str, Message]:
             version=7,
             digest=DIGEST,
             handled_version=8,
+        ),
+        "FollowRequest": parameter_server_pb2.FollowRequest(
+            watch=parameter_server_pb2.WatchRequest(fleet="farm", device_id="pi-1", have_version=7)
+        ),
+        "FollowRequest.2": parameter_server_pb2.FollowRequest(
+            active=parameter_server_pb2.ReportActiveRequest(
+                run_id=RUN_ID, version=7, digest=DIGEST, handled_version=8
+            )
         ),
         "ReportActiveResponse": parameter_server_pb2.ReportActiveResponse(),
         "TensorDelta": _tensor_delta(),

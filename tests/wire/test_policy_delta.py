@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire.samples import samples
 
+from shoal import zstd
 from shoal.errors import LimitExceeded, PolicyRejected, WireError
 from shoal.policy import (
     Bundle,
@@ -26,9 +27,11 @@ from shoal.policy_delta import (
     Base,
     Content,
     PolicyDelta,
+    compress_policy_delta,
     decode_policy_delta,
     encode_policy_delta,
 )
+from shoal.streams import LeaveRaw
 from shoal.tensors import Array, encode_tensors
 
 MANIFEST = decode_manifest(samples()["PolicyManifest"])
@@ -91,6 +94,50 @@ def test_few_steps_are_a_small_delta() -> None:
     assert len(delta) < 450 < len(encode_bundle(target))
 
 
+def compressed(base: Bundle, target: Bundle) -> bytes:
+    return compress_policy_delta(PolicyDelta.between(base, target, packer=LeaveRaw()))
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.booleans())
+def test_the_bundle_comes_back_from_a_frame_too(a: int, b: int, steps: bool) -> None:  # noqa: FBT001
+    base, target = bundle(a), bundle(b, steps=steps)
+    data = compressed(base, target)
+    assert decode_policy_delta(data).restore(Content.of(base)) == encode_bundle(target)
+    assert compressed(base, target) == data
+
+
+@given(st.integers(0, 99), st.integers(0, 99))
+def test_a_frame_is_never_longer(a: int, b: int) -> None:
+    delta = PolicyDelta.between(bundle(a), bundle(b), packer=LeaveRaw())
+    assert len(compress_policy_delta(delta)) <= len(encode_policy_delta(delta))
+
+
+@pytest.mark.parametrize("density", [0.03, 0.06, 0.12, 0.24, 0.5])
+def test_steps_of_one_are_near_their_entropy_in_a_frame(density: float) -> None:
+    rng = np.random.default_rng(7)
+    before = rng.integers(-60, 60, 68_600).astype(np.int8)
+    changed = rng.random(before.size) < density
+    after = before + (changed * rng.choice([-1, 1], before.size)).astype(np.int8)
+    base, target = (replace(bundle(0), tensors=encode_tensors({"w": w})) for w in (before, after))
+    part = changed.mean()
+    plane = -(part * np.log2(part) + (1 - part) * np.log2(1 - part)) * before.size
+    unchanged = len(compressed(base, base))
+    assert len(compressed(base, target)) < 1.04 * (plane + changed.sum()) / 8 + unchanged + 64
+
+
+def test_a_frame_that_says_too_much_or_nothing_is_refused_before_it_is_opened() -> None:
+    data = encode_policy_delta(PolicyDelta.between(bundle(0), bundle(1), packer=LeaveRaw()))
+    frame = zstd.compress(data, level=1)
+    assert decode_policy_delta(frame, max_bytes=len(data)).base.version == 1
+    with pytest.raises(LimitExceeded, match="in a frame"):
+        decode_policy_delta(frame, max_bytes=len(data) - 1)
+    untold = frame[:4] + b"\x00\x58" + b"\x01\x00\x00"  # its head has no size
+    with pytest.raises(LimitExceeded, match="None bytes"):
+        decode_policy_delta(untold)
+    with pytest.raises(WireError, match="cannot be decompressed"):
+        decode_policy_delta(frame[:-9])
+
+
 def test_another_base_gives_what_no_manifest_names() -> None:
     target = bundle(5)
     delta = PolicyDelta.between(bundle(0), bundle(1, steps=True))
@@ -102,10 +149,14 @@ def test_another_base_gives_what_no_manifest_names() -> None:
         check_digests(decode_manifest(target.manifest), restored)
 
 
-@given(st.data())
-def test_whatever_bytes_come_give_a_bundle_or_a_wire_error(data: st.DataObject) -> None:
-    base = bundle(0)
-    out = bytearray(encode_policy_delta(PolicyDelta.between(base, bundle(1, steps=True))))
+@given(st.data(), st.booleans())
+def test_whatever_bytes_come_give_a_bundle_or_a_wire_error(
+    data: st.DataObject,
+    framed: bool,  # noqa: FBT001
+) -> None:
+    base, target = bundle(0), bundle(1, steps=True)
+    whole = encode_policy_delta(PolicyDelta.between(base, target))
+    out = bytearray(compressed(base, target) if framed else whole)
     for _ in range(data.draw(st.integers(1, 3))):
         out[data.draw(st.integers(0, len(out) - 1))] ^= data.draw(st.integers(1, 255))
     try:

@@ -44,6 +44,20 @@ def test_what_was_compressed_comes_back(
     assert zstd.decompress(frame, len(raw)) == raw
 
 
+@given(st.lists(st.binary(max_size=500), max_size=9))
+def test_blocks_come_back_as_one_frame(blocks: list[bytes]) -> None:
+    frame, raw = zstd.compress_blocks(blocks), b"".join(blocks)
+    assert zstd.is_frame(frame)
+    assert zstd.content_size(frame) == len(raw)
+    assert zstd.decompress(frame, len(raw)) == raw
+
+
+def test_a_block_is_weighed_as_it_will_be() -> None:
+    blocks = [bytes([n, 0, 0, n] * 200) for n in range(1, 5)]
+    scale = zstd.BlockScale()
+    assert abs(sum(map(scale.weigh, blocks)) - len(zstd.compress_blocks(blocks))) < 32
+
+
 @given(st.binary(max_size=5000))
 def test_noise_comes_back(raw: bytes) -> None:
     frame = zstd.compress_noise(raw)

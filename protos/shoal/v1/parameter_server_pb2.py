@@ -25,27 +25,29 @@ _sym_db = _symbol_database.Default()
 from shoal.v1 import update_pb2 as shoal_dot_v1_dot_update__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fshoal/v1/parameter_server.proto\x12\x08shoal.v1\x1a\x15shoal/v1/update.proto\"\xa1\x01\n\x0cWatchRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0chave_version\x18\x03 \x01(\x04\x12\x13\n\x0bhave_digest\x18\x04 \x01(\x0c\x12\x15\n\raccepts_delta\x18\x05 \x01(\x08\x12\x16\n\x0epartial_digest\x18\x06 \x01(\x0c\x12\x15\n\rpartial_bytes\x18\x07 \x01(\x04\"0\n\x0fGetGraphRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"2\n\x10GetPolicyRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\"\x7f\n\x04Part\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12#\n\x04kind\x18\x05 \x01(\x0e\x32\x15.shoal.v1.PayloadKind\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\"\x81\x01\n\x13ReportActiveRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x17\n\x0fhandled_version\x18\x06 \x01(\x04\"\x16\n\x14ReportActiveResponse*C\n\x0bPayloadKind\x12\x1c\n\x18PAYLOAD_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12PAYLOAD_KIND_DELTA\x10\x01\x32\x8d\x03\n\x0fParameterServer\x12\x31\n\x05Watch\x12\x16.shoal.v1.WatchRequest\x1a\x0e.shoal.v1.Part0\x01\x12\x37\n\x08GetGraph\x12\x19.shoal.v1.GetGraphRequest\x1a\x0e.shoal.v1.Part0\x01\x12\x39\n\tGetPolicy\x12\x1a.shoal.v1.GetPolicyRequest\x1a\x0e.shoal.v1.Part0\x01\x12M\n\x0cReportActive\x12\x1d.shoal.v1.ReportActiveRequest\x1a\x1e.shoal.v1.ReportActiveResponse\x12;\n\nGetWeights\x12\x1b.shoal.v1.GetWeightsRequest\x1a\x0e.shoal.v1.Part0\x01\x12G\n\nPushUpdate\x12\x1b.shoal.v1.PushUpdateRequest\x1a\x1c.shoal.v1.PushUpdateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fshoal/v1/parameter_server.proto\x12\x08shoal.v1\x1a\x15shoal/v1/update.proto\"\xc3\x01\n\x0cWatchRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0chave_version\x18\x03 \x01(\x04\x12\x13\n\x0bhave_digest\x18\x04 \x01(\x0c\x12\x15\n\raccepts_delta\x18\x05 \x01(\x08\x12\x16\n\x0epartial_digest\x18\x06 \x01(\x0c\x12\x15\n\rpartial_bytes\x18\x07 \x01(\x04\x12 \n\x18\x61\x63\x63\x65pts_compressed_delta\x18\x08 \x01(\x08\"0\n\x0fGetGraphRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"2\n\x10GetPolicyRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\"\x7f\n\x04Part\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12#\n\x04kind\x18\x05 \x01(\x0e\x32\x15.shoal.v1.PayloadKind\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\"\x81\x01\n\x13ReportActiveRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x17\n\x0fhandled_version\x18\x06 \x01(\x04\"\x16\n\x14ReportActiveResponse\"t\n\rFollowRequest\x12\'\n\x05watch\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WatchRequestH\x00\x12/\n\x06\x61\x63tive\x18\x02 \x01(\x0b\x32\x1d.shoal.v1.ReportActiveRequestH\x00\x42\t\n\x07request*C\n\x0bPayloadKind\x12\x1c\n\x18PAYLOAD_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12PAYLOAD_KIND_DELTA\x10\x01\x32\xc4\x03\n\x0fParameterServer\x12\x31\n\x05Watch\x12\x16.shoal.v1.WatchRequest\x1a\x0e.shoal.v1.Part0\x01\x12\x37\n\x08GetGraph\x12\x19.shoal.v1.GetGraphRequest\x1a\x0e.shoal.v1.Part0\x01\x12\x39\n\tGetPolicy\x12\x1a.shoal.v1.GetPolicyRequest\x1a\x0e.shoal.v1.Part0\x01\x12M\n\x0cReportActive\x12\x1d.shoal.v1.ReportActiveRequest\x1a\x1e.shoal.v1.ReportActiveResponse\x12\x35\n\x06\x46ollow\x12\x17.shoal.v1.FollowRequest\x1a\x0e.shoal.v1.Part(\x01\x30\x01\x12;\n\nGetWeights\x12\x1b.shoal.v1.GetWeightsRequest\x1a\x0e.shoal.v1.Part0\x01\x12G\n\nPushUpdate\x12\x1b.shoal.v1.PushUpdateRequest\x1a\x1c.shoal.v1.PushUpdateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.parameter_server_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PAYLOADKIND']._serialized_start=619
-  _globals['_PAYLOADKIND']._serialized_end=686
+  _globals['_PAYLOADKIND']._serialized_start=771
+  _globals['_PAYLOADKIND']._serialized_end=838
   _globals['_WATCHREQUEST']._serialized_start=69
-  _globals['_WATCHREQUEST']._serialized_end=230
-  _globals['_GETGRAPHREQUEST']._serialized_start=232
-  _globals['_GETGRAPHREQUEST']._serialized_end=280
-  _globals['_GETPOLICYREQUEST']._serialized_start=282
-  _globals['_GETPOLICYREQUEST']._serialized_end=332
-  _globals['_PART']._serialized_start=334
-  _globals['_PART']._serialized_end=461
-  _globals['_REPORTACTIVEREQUEST']._serialized_start=464
-  _globals['_REPORTACTIVEREQUEST']._serialized_end=593
-  _globals['_REPORTACTIVERESPONSE']._serialized_start=595
-  _globals['_REPORTACTIVERESPONSE']._serialized_end=617
-  _globals['_PARAMETERSERVER']._serialized_start=689
-  _globals['_PARAMETERSERVER']._serialized_end=1086
+  _globals['_WATCHREQUEST']._serialized_end=264
+  _globals['_GETGRAPHREQUEST']._serialized_start=266
+  _globals['_GETGRAPHREQUEST']._serialized_end=314
+  _globals['_GETPOLICYREQUEST']._serialized_start=316
+  _globals['_GETPOLICYREQUEST']._serialized_end=366
+  _globals['_PART']._serialized_start=368
+  _globals['_PART']._serialized_end=495
+  _globals['_REPORTACTIVEREQUEST']._serialized_start=498
+  _globals['_REPORTACTIVEREQUEST']._serialized_end=627
+  _globals['_REPORTACTIVERESPONSE']._serialized_start=629
+  _globals['_REPORTACTIVERESPONSE']._serialized_end=651
+  _globals['_FOLLOWREQUEST']._serialized_start=653
+  _globals['_FOLLOWREQUEST']._serialized_end=769
+  _globals['_PARAMETERSERVER']._serialized_start=841
+  _globals['_PARAMETERSERVER']._serialized_end=1293
 # @@protoc_insertion_point(module_scope)

@@ -2,6 +2,7 @@ from shoal.v1 import update_pb2 as _update_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -14,7 +15,7 @@ PAYLOAD_KIND_UNSPECIFIED: PayloadKind
 PAYLOAD_KIND_DELTA: PayloadKind
 
 class WatchRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "have_version", "have_digest", "accepts_delta", "partial_digest", "partial_bytes")
+    __slots__ = ("fleet", "device_id", "have_version", "have_digest", "accepts_delta", "partial_digest", "partial_bytes", "accepts_compressed_delta")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +23,7 @@ class WatchRequest(_message.Message):
     ACCEPTS_DELTA_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_COMPRESSED_DELTA_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     have_version: int
@@ -29,7 +31,8 @@ class WatchRequest(_message.Message):
     accepts_delta: bool
     partial_digest: bytes
     partial_bytes: int
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ..., accepts_delta: bool = ..., partial_digest: _Optional[bytes] = ..., partial_bytes: _Optional[int] = ...) -> None: ...
+    accepts_compressed_delta: bool
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_digest: _Optional[bytes] = ..., accepts_delta: bool = ..., partial_digest: _Optional[bytes] = ..., partial_bytes: _Optional[int] = ..., accepts_compressed_delta: bool = ...) -> None: ...
 
 class GetGraphRequest(_message.Message):
     __slots__ = ("fleet", "digest")
@@ -82,3 +85,11 @@ class ReportActiveRequest(_message.Message):
 class ReportActiveResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("watch", "active")
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    watch: WatchRequest
+    active: ReportActiveRequest
+    def __init__(self, watch: _Optional[_Union[WatchRequest, _Mapping]] = ..., active: _Optional[_Union[ReportActiveRequest, _Mapping]] = ...) -> None: ...
