@@ -17,6 +17,7 @@ from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.delegation_watch import check_signer, watch_delegation
 from cloud_learner.downlink.signing import load_signer
+from cloud_learner.fleet.curve_service import CurveService
 from cloud_learner.fleet.event_store import EventStore, save_events
 from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
@@ -93,11 +94,15 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
         event_store = stack.enter_context(EventStore(state.events))
         event_store.fill(parts.fleet.log)
         events = EventsService(parts.fleet.log, parts.counters, fleet=config.fleet)
+        curve = CurveService(
+            parts.stats, trainer.spec, config.training.algorithm, fleet=config.fleet
+        )
         rollout = open_rollouts(config, state, core, signer.root.public_bytes_raw())
         services: list[Service] = [
             parts.parameter_server,
             fleet_service,
             events,
+            curve,
             dispatch,
             rollout.service,
         ]
@@ -123,6 +128,7 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             "trainer": lambda: trainer.serve(core.restored),
             "dispatch": dispatch.serve,
             "events": lambda: save_events(parts.fleet.log, event_store),
+            "curve": curve.serve,
             "rollouts": rollout.rollouts.serve,
             "grpc": server.serve,
             "active": core.active.save_often,

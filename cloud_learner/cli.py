@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, ShoalError
+from shoal.policy_version import parse_policy_version
 
 if TYPE_CHECKING:
     from cloud_learner.policy_export import Exportable
@@ -117,7 +118,8 @@ def export_command(
         ),
     ] = None,
     version: Annotated[
-        int | None, typer.Option(help="Policy version; by default the newest.", min=1)
+        str | None,
+        typer.Option(help="Policy version: 7, v7, or latest, the default.", metavar="VERSION"),
     ] = None,
     precision: Annotated[
         ExportPrecision | None,
@@ -148,11 +150,12 @@ def export_command(
             if given is not None:
                 raise ConfigError(f"{flag} is of a policy: leave it out with --format minari")
     precision = precision or ExportPrecision.INT8
+    number = None if version is None else parse_policy_version(version)
     known = None if config is None else load_config(LearnerConfig, config)
     if server is not None:
         if what is not ExportFormat.ONNX:
             raise ConfigError("--server has policies only: export the journal with --state")
-        policy = _fetch(server, identity, version or 0, precision)
+        policy = _fetch(server, identity, number or 0, precision)
     else:
         from cloud_learner.policy_export import find_policy, state_of
 
@@ -160,7 +163,7 @@ def export_command(
         if what is ExportFormat.MINARI:
             _export_journal(state, out, dataset)
             return
-        policy = find_policy(state, known, version=version, precision=precision)
+        policy = find_policy(state, known, version=number, precision=precision)
     _write_policy(policy, out, deterministic=deterministic)
 
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from cloud_learner.dispatch.config import DispatchConfig, TaskConfig
 from cloud_learner.gradients.settings import GradientsConfig
 from shoal.errors import ConfigError
+from shoal.validation import MAX_REWARD
 
 _MAX_PORT = 65_535
 _MAX_KEEPALIVE_S = 3600
@@ -194,7 +195,8 @@ class TrainingConfig:
     out, 0.01 for rollouts, whose importance weights feel it, and 0.1 for transitions, whose
     algorithms have none. ``dead_zone`` is how far beyond its cell, in steps, a weight goes before
     its integer moves: fewer integers change from version to version, so refreshes are smaller; 0
-    rounds to the nearest.
+    rounds to the nearest. A chunk with a reward over ``max_reward``, of either sign, is rejected:
+    squares of its returns would be no float32 numbers any more.
 
     ``mode = "lockstep"`` is deterministic: a batch is the ``lockstep_chunks`` chunks that each of
     ``lockstep_devices`` devices made under the newest version, in the order of their names. Where
@@ -222,6 +224,7 @@ class TrainingConfig:
     threads: int = 1
     kl_quantization_max: float | None = None
     dead_zone: float = 0.25
+    max_reward: float = MAX_REWARD
 
     def __post_init__(self) -> None:
         require(self.batch_steps >= 1, "batch_steps", self.batch_steps, "1 or more")
@@ -251,6 +254,7 @@ class TrainingConfig:
             "more than 0 nats",
         )
         require(0.0 <= self.dead_zone <= 1.0, "dead_zone", self.dead_zone, "0 to 1 step")
+        require(self.max_reward > 0.0, "max_reward", self.max_reward, "more than 0")
 
     @property
     def waits_for_devices(self) -> bool:

@@ -24,13 +24,13 @@ from cloud_learner.journal.reoffer import refill
 from cloud_learner.rollout.store import RolloutStore
 from cloud_learner.state_dir import StateDir
 from cloud_learner.stored import Stored
-from cloud_learner.training.brain import Brain, build_brain
+from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import CheckpointStore, check_recipe
-from cloud_learner.training.init_file import init_of
 from cloud_learner.training.metrics import Metrics
 from cloud_learner.training.publisher import Publisher, PublisherParts
 from cloud_learner.training.saver import Saver
 from cloud_learner.training.sources import lag_bound, make_source, transitions_of
+from cloud_learner.training.start import build_brain, init_of
 from cloud_learner.training.trainer import Trainer, TrainerParts
 from shoal.spaces import EnvSpec
 

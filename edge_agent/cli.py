@@ -4,86 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edge_agent.checks.finding import Finding, Level, exit_code
+from edge_agent.command.flags import keyword_arguments, overrides, set_flags
+from edge_agent.command.options import (
+    BrokerOption,
+    ConfigOption,
+    EnvArgument,
+    EnvOption,
+    EnvsOption,
+    FleetOption,
+    HzOption,
+    IdentityOption,
+    IntervalOption,
+    KwargsOption,
+    LevelOption,
+    ModeOption,
+    Output,
+    OutputOption,
+    PrefixOption,
+    SeedOption,
+    ServerOption,
+    SetOption,
+    StateOption,
+)
 from edge_agent.config import ActorConfig, AgentConfig, EnvConfig
 from shoal.config import Flag, load_config
 from shoal.errors import ConfigError
 from shoal.logs import setup_logging
 
 agent_app = typer.Typer(help="Act on a device.", no_args_is_help=True)
-
-
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="A TOML file with the agent's configuration.")
-]
-FleetOption = Annotated[str | None, typer.Option(help="Name of the fleet.")]
-IdentityOption = Annotated[
-    Path | None, typer.Option(help="Directory with ca.pem, cert.pem, key.pem, name, policy.pub.")
-]
-StateOption = Annotated[
-    Path | None, typer.Option("--state-dir", help="Directory of the spool and the policies.")
-]
-EnvOption = Annotated[
-    str | None, typer.Option("--env", help="A gymnasium id, or module:attr.", metavar="ID")
-]
-EnvsOption = Annotated[int | None, typer.Option("--num-envs", help="Environments to step.")]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of the environments.")]
-BrokerOption = Annotated[
-    str | None, typer.Option("--broker", help="The MQTT broker.", metavar="HOST:PORT")
-]
-ServerOption = Annotated[
-    str | None, typer.Option("--server", help="The parameter server.", metavar="HOST:PORT")
-]
-ModeOption = Annotated[
-    str | None,
-    typer.Option("--mode", help="What leaves the device: trajectories, or gradients of them."),
-]
-IntervalOption = Annotated[
-    int | None,
-    typer.Option("--update-interval", help="Environment steps from which a gradient is computed."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any other key, such as actor.chunk_steps=32.", metavar="KEY=VALUE"),
-]
-LevelOption = Annotated[str, typer.Option(help="debug, info, warning or error.")]
-EnvArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[ENV]", help="Look at this environment alone: a gymnasium id, or module:attr."
-    ),
-]
-KwargsOption = Annotated[
-    list[str] | None,
-    typer.Option("--kwargs", help="An argument of ENV's constructor.", metavar="KEY=VALUE"),
-]
-HzOption = Annotated[float | None, typer.Option("--control-hz", help="Steps a second to hold.")]
-PrefixOption = Annotated[Path, typer.Option(help="Where the agent is installed, in slots.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A host and a port."""
-
-    host: str
-    port: int
 
 
 @agent_app.command("run")
@@ -165,7 +120,8 @@ def check_command(
             )
         from edge_agent.checks.env_check import check_environment
 
-        alone = EnvConfig(environment, num_envs or 1, seed, keyword_arguments(kwargs))
+        copies = 1 if num_envs is None else num_envs
+        alone = EnvConfig(environment, copies, seed, keyword_arguments(kwargs))
         rate = ActorConfig(control_hz=control_hz).control_hz
         findings = check_environment(alone, control_hz=rate)
         _print(findings, output)
@@ -188,7 +144,15 @@ def check_command(
     )
     if control_hz is not None:
         flags["actor.control_hz"] = Flag("--control-hz", control_hz)
-    loaded = load_config(AgentConfig, config, overrides=flags)
+    try:
+        loaded = load_config(AgentConfig, config, overrides=flags)
+    except ConfigError as error:
+        if config is not None or fleet is not None:
+            raise
+        what = "an environment" if env is None else env
+        raise ConfigError(
+            f"{error}; to look at {what} alone: shoal agent check {env or 'ENV'}"
+        ) from error
     findings = check_beside(loaded) if offline else asyncio.run(check(loaded))
     _print(findings, output)
     raise typer.Exit(exit_code(findings))
@@ -299,98 +263,3 @@ def _print(findings: Sequence[Finding], output: Output) -> None:
         loud = each.level in (Level.WARN, Level.FAULT)
         level = each.level.upper() if loud else each.level.lower()
         typer.echo(f"{level:9}{each.name:18}{each.detail}")
-
-
-def keyword_arguments(given: Sequence[str] | None) -> dict[str, object]:
-    """Those of an environment's constructor, each given as key=value.
-
-    Raises:
-        ConfigError: one is not that.
-    """
-    found: dict[str, object] = {}
-    for each in given or ():
-        key, equals, text = each.partition("=")
-        if not equals or not key.strip().isidentifier():
-            raise ConfigError(f"--kwargs {each!r}: give KEY=VALUE, such as render_mode=rgb_array")
-        found[key.strip()] = _value(text)
-    return found
-
-
-def set_flags(settings: Sequence[str] | None) -> dict[str, Flag]:
-    """What `--set` was given, by dotted keys.
-
-    Raises:
-        ConfigError: a setting is not key=value.
-    """
-    found: dict[str, Flag] = {}
-    for setting in settings or ():
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set {setting!r}: give KEY=VALUE, such as actor.chunk_steps=32")
-        found[key.strip()] = Flag(f"--set {key.strip()}", _value(text))
-    return found
-
-
-def overrides(
-    *,
-    fleet: str | None,
-    identity: Path | None,
-    state_dir: Path | None,
-    env: str | None,
-    num_envs: int | None,
-    seed: int | None,
-    broker: str | None,
-    server: str | None,
-    settings: list[str] | None,
-    mode: str | None = None,
-    update_interval: int | None = None,
-) -> dict[str, Flag]:
-    """Flags by dotted keys; a flag of its own wins over `--set`.
-
-    Raises:
-        ConfigError: an address is not host:port, or a setting is not key=value.
-    """
-    found = set_flags(settings)
-    flags = {
-        "fleet": Flag("--fleet", fleet),
-        "identity": Flag("--identity", identity.absolute() if identity is not None else None),
-        "state_dir": Flag("--state-dir", state_dir.absolute() if state_dir is not None else None),
-        "env.id": Flag("--env", env),
-        "env.num_envs": Flag("--num-envs", num_envs),
-        "env.seed": Flag("--seed", seed),
-        "mode": Flag("--mode", mode),
-        "gradients.update_interval": Flag("--update-interval", update_interval),
-    }
-    for name, table, address in (
-        ("--broker", "broker", broker),
-        ("--server", "parameter_server", server),
-    ):
-        if address is not None:
-            endpoint = parse_endpoint(address, name)
-            flags[f"{table}.host"] = Flag(name, endpoint.host)
-            flags[f"{table}.port"] = Flag(name, endpoint.port)
-    return found | {key: flag for key, flag in flags.items() if flag.value is not None}
-
-
-def parse_endpoint(text: str, flag: str) -> Endpoint:
-    """Reads `host:port`, the host in brackets if it is an IPv6 address.
-
-    Args:
-        text: what was given.
-        flag: which flag it was given to, for the message.
-
-    Raises:
-        ConfigError: it is not that.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit():
-        raise ConfigError(f"{flag} {text!r}: give HOST:PORT, such as localhost:8883")
-    return Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
-
-
-def _value(text: str) -> object:
-    """A TOML value; what is none is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -18,9 +18,10 @@ from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Entry
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.state_dir import StateDir
-from cloud_learner.training.brain import Brain, build_brain
+from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
 from cloud_learner.training.cursor import Cursor
+from cloud_learner.training.start import build_brain
 from edge_agent.acting.actor import Actor
 from edge_agent.config import EnvConfig
 from edge_agent.environments.env import make_env

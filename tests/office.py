@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cloud_learner.serving.grpc_server import GrpcServer
-from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.address import Membership
 from edge_agent.enrollment.enrollment import Seed, enroll
+from shoal.endpoint import Endpoint
 from shoal.identity import Identity
 from shoalctl.enrollment.authority import Authority
 from shoalctl.enrollment.challenges import Challenges

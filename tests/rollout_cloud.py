@@ -7,7 +7,7 @@ async with rollout_cloud(tmp_path) as cloud:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from cloud_learner.rollout.policy_rollout import PolicyRollouts
 from cloud_learner.rollout.rollouts import Rollouts
 from cloud_learner.rollout.service import RolloutService
 from cloud_learner.rollout.store import RolloutStore
-from cloud_learner.serving.grpc_server import GrpcServer
+from cloud_learner.serving.grpc_server import GrpcServer, Service
 from shoal.identity import Identity
 from shoal.v1 import device_pb2
 from shoal.v1 import rollout_pb2 as pb
@@ -138,7 +138,12 @@ class Cloud:
 
 @asynccontextmanager
 async def rollout_cloud(
-    tmp_path: Path, *, policies: int = 2, devices: Devices | None = None, keep: int = 64
+    tmp_path: Path,
+    *,
+    policies: int = 2,
+    devices: Devices | None = None,
+    keep: int = 64,
+    beside: Sequence[Service] = (),
 ) -> AsyncIterator[Cloud]:
     """Opens it, or opens it again: what lies on disk goes on; nothing is closed in order."""
     place = tmp_path / "pki"
@@ -164,7 +169,7 @@ async def rollout_cloud(
         counters: Counter[str] = Counter()
         service = RolloutService(rollouts, bundles, log, fleet=FLEET, counters=counters)
         learner = Identity(server_keys, "learner", None)
-        async with GrpcServer("127.0.0.1", 0, learner, [server, service]) as grpc_server:
+        async with GrpcServer("127.0.0.1", 0, learner, [server, service, *beside]) as grpc_server:
             yield Cloud(
                 pki,
                 devices,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
@@ -66,12 +66,25 @@ class Optimiser:
 
     Attributes:
         flat: `[P]`, all parameters.
+        leaves: What losses are functions of: the parameters, or their stacks.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], settings: OptimiserSettings) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], settings: OptimiserSettings, *, copies: int = 1
+    ) -> None:
+        """Takes over the parameters.
+
+        Args:
+            parameters: Of one module, or of equal ones, one after another.
+            settings: How to step.
+            copies: How many equal modules there are; with more than one, losses are functions of
+                `leaves`, see `stacked`.
+        """
         self._settings = settings
-        self._parameters = list(parameters)
-        self.flat = flatten(self._parameters)
+        own = list(parameters)
+        self.flat = flatten(own)
+        self._copies = copies
+        self.leaves: Sequence[Tensor] = own if copies == 1 else stacked(self.flat, own, copies)
         # The function and not the class `torch.optim.Adam`, which loads the compiler: a second.
         self._first_moment = torch.zeros_like(self.flat, requires_grad=False)
         self._second_moment = torch.zeros_like(self.flat, requires_grad=False)
@@ -114,8 +127,14 @@ class Optimiser:
             was changed, and it is counted.
         """
         flat = self.gradient(loss)
+        return self.step(flat, loss.item(), learning_rate=learning_rate)
+
+    def step(
+        self, flat: Tensor, loss: float, *, learning_rate: float | None = None
+    ) -> float | None:
+        """As `descend`, with a gradient `[P]` that is known already; it may be overwritten."""
         norm = float(torch.linalg.vector_norm(flat))
-        if not norm < math.inf or not torch.isfinite(loss):
+        if not norm < math.inf or not math.isfinite(loss):
             self._skipped += 1
             return None
         if norm > self._settings.max_grad_norm:
@@ -142,8 +161,9 @@ class Optimiser:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient `[P]` of a loss, in the order of `flat`."""
-        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+        gradients = torch.autograd.grad(loss, self.leaves, materialize_grads=True)
+        each = [gradient.reshape(self._copies, -1) for gradient in gradients]
+        return torch.cat(each, 1).reshape(-1)
 
     def restart(self) -> None:
         """Forgets the moments of earlier gradients; the count of updates goes on."""
@@ -193,6 +213,26 @@ def flatten(parameters: list[nn.Parameter]) -> Tensor:
         parameter.data = flat.detach()[offset:end].view_as(parameter)
         offset = end
     return flat
+
+
+def stacked(flat: Tensor, parameters: Sequence[Tensor], copies: int) -> list[Tensor]:
+    """The parameters `[*shape]` of equal modules as leaves `[copies, *shape]`.
+
+    They are views of `flat`, so the order in which it, a gradient and a checkpoint hold them is
+    that of one module after another.
+
+    Args:
+        flat: `[P]`, as `flatten` gave it.
+        parameters: Of the modules, one after another.
+        copies: How many modules.
+    """
+    rows = flat.detach().view(copies, -1)
+    leaves, offset = [], 0
+    for parameter in parameters[: len(parameters) // copies]:
+        end = offset + parameter.numel()
+        leaves.append(rows[:, offset:end].view(copies, *parameter.shape).requires_grad_())
+        offset = end
+    return leaves
 
 
 def annealed(start: float, final: float, done: int, total: int) -> float:

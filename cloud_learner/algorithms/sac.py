@@ -24,6 +24,7 @@ from cloud_learner.algorithms.optimiser import (
     Optimiser,
     flatten,
     load_weights,
+    stacked,
     weights_of,
 )
 from cloud_learner.algorithms.rewards import RewardScale
@@ -31,7 +32,7 @@ from cloud_learner.algorithms.transition_settings import TransitionSettings
 from cloud_learner.config import require
 from cloud_learner.models.exploring import Sampled, SquashedGaussian
 from cloud_learner.models.policy import build_policy
-from cloud_learner.models.q_function import build_q_function
+from cloud_learner.models.q_function import TwinQFunction, build_q_function
 from cloud_learner.training.experience import Fresh, Transitions
 from shoal.errors import ConfigError
 from shoal.layout import ActionLayout
@@ -96,8 +97,8 @@ class SAC:
             raise ConfigError("SAC acts in one Box with bounds; use APPO for other actions")
         self._distribution = distribution
 
-        def twin() -> nn.ModuleList:  # equal seeds, equal weights: the targets begin as copies
-            return nn.ModuleList(
+        def twin() -> TwinQFunction:  # equal seeds, equal weights: the targets begin as copies
+            members = [
                 build_q_function(
                     setup.spec,
                     setup.network,
@@ -105,12 +106,16 @@ class SAC:
                     normalizer=self.policy.normalizer,
                 )
                 for index in range(2)
-            )
+            ]
+            return TwinQFunction(members)
 
         self._critics, self._targets = twin(), twin()
         self._actor_optimiser = Optimiser(self.policy.parameters(), settings)
-        self._critic_optimiser = Optimiser(self._critics.parameters(), settings)
-        self._target_flat = flatten(list(self._targets.parameters()))
+        self._critic_optimiser = Optimiser(self._critics.parameters(), settings, copies=2)
+        self._critics.lie_in(self._critic_optimiser.leaves)
+        targets = list(self._targets.parameters())
+        self._target_flat = flatten(targets)
+        self._targets.lie_in(stacked(self._target_flat, targets, 2))
         self._warmup = CriticWarmup(settings.init_critic_updates)
         self._log_temperature = nn.Parameter(torch.tensor([math.log(settings.temperature)]))
         constant = replace(settings, final_learning_rate=None)
@@ -209,29 +214,30 @@ class SAC:
         if self._warmup.ends(self.updates):
             self._actor_optimiser.restart()  # with moments of 0 its first steps would be too long
         observations, weights = columns["observations"], columns["weights"]
-        rows = len(weights)
-        targets = self.critic_targets(columns, self._noise(rows))
-        gaps = torch.stack(
-            [critic(observations, columns["actions"]) - targets for critic in self._critics]
-        )
+        following_noise, noise = (self._noise(len(weights)) for _ in range(2))
+        with self.policy.fixed_weights():
+            sampled = self._act(observations, noise)
+            targets = self.critic_targets(columns, following_noise)
+        gaps = self._critics(observations, columns["actions"]) - targets
         critic_loss = 0.5 * (weights * gaps.square()).mean(-1).sum()
         critic_norm = self._critic_optimiser.descend(critic_loss)
         errors.append(gaps.detach().abs().mean(0))
-        sampled = self._act(observations, self._noise(rows))
         value = self._least(self._critics, observations, sampled.action)
         temperature = self._log_temperature.detach().exp()
         actor_loss = (temperature * sampled.log_prob - value).mean()
         learns = not self._warmup.active
         actor_norm = self._actor_optimiser.descend(actor_loss * float(learns))
-        surplus = sampled.log_prob.detach().mean() + self._target_entropy
+        log_prob = sampled.log_prob.detach().mean()
         if self._settings.tune_temperature and learns:
-            self._temperature_optimiser.descend((-self._log_temperature * surplus).sum())
+            against = -(log_prob + self._target_entropy).reshape(1)  # the loss is linear in it
+            loss = (self._log_temperature.detach() * against).item()
+            self._temperature_optimiser.step(against, loss)
         with torch.no_grad():
             self._target_flat.lerp_(self._critic_optimiser.flat, self._settings.tau)
         found = {
             "critic_loss": critic_loss.item(),
             "policy_loss": actor_loss.item(),
-            "entropy": -sampled.log_prob.detach().mean().item(),
+            "entropy": -log_prob.item(),
             "value_mean": value.detach().mean().item(),
             "gradient_norm": actor_norm,
             "critic_gradient_norm": critic_norm,
@@ -242,8 +248,8 @@ class SAC:
         sampled = self._distribution.rsample(self.policy(observations), noise)
         return Sampled(sampled.action, sampled.log_prob + self._log_half)
 
-    def _least(self, critics: nn.ModuleList, observations: Tensor, actions: Tensor) -> Tensor:
-        first, second = (critic(observations, actions) for critic in critics)
+    def _least(self, critics: TwinQFunction, observations: Tensor, actions: Tensor) -> Tensor:
+        first, second = critics(observations, actions)
         return torch.minimum(first, second)
 
     def _noise(self, rows: int) -> Tensor:

@@ -34,6 +34,13 @@ class GraphFiles:
         if not path.exists() or path.read_bytes() != graph:
             write_durably(path, graph)
 
+    def holds(self, digest: bytes) -> bool:
+        """Whether the graph of that sha256 is there and can be read whole."""
+        try:
+            return sha256(self._path(digest).read_bytes()) == digest
+        except OSError:
+            return False
+
     def read(self, digest: bytes) -> bytes | None:
         """The graph of that sha256; None where it is missing or damaged.
 

@@ -11,8 +11,13 @@ from pathlib import Path
 from shoal.errors import PolicyLogError, PolicyLogInUse
 
 
-def take_lock(directory: Path) -> int:
+def take_lock(directory: Path, *, whose: str = "learner", what: str = "policy log") -> int:
     """Takes the directory for this process; returns the descriptor that holds it.
+
+    Args:
+        directory: Which.
+        whose: Who else might have it, for a message.
+        what: What lies there, for a message.
 
     Raises:
         PolicyLogInUse: Another process has it.
@@ -23,15 +28,20 @@ def take_lock(directory: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise PolicyLogInUse(
-            f"{directory}: another learner has this policy log open: stop it, or use another "
-            "state_dir"
+            f"{directory}: another {whose} has this {what} open: stop it, or use another state_dir"
         ) from None
     return descriptor
 
 
 @contextmanager
-def disk_errors(directory: Path) -> Iterator[None]:
+def disk_errors(
+    directory: Path, *, advice: str = "check the disk's free space and permissions"
+) -> Iterator[None]:
     """Names the log in whatever the disk complains about.
+
+    Args:
+        directory: Which.
+        advice: What to do.
 
     Raises:
         PolicyLogError: The disk complained.
@@ -39,6 +49,4 @@ def disk_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise PolicyLogError(
-            f"{directory}: {error.strerror or error}: check the disk's free space and permissions"
-        ) from error
+        raise PolicyLogError(f"{directory}: {error.strerror or error}: {advice}") from error

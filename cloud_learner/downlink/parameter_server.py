@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -14,6 +14,7 @@ from cloud_learner.downlink.active_policies import Active, ActivePolicies
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
+from cloud_learner.downlink.updates import TakesUpdates
 from cloud_learner.downlink.watcher import Held, Watcher
 from cloud_learner.serving.grpc_server import (
     Context,
@@ -32,9 +33,6 @@ from shoal.topics import check_device_id
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2
-
-if TYPE_CHECKING:  # it needs torch, which a relay has not
-    from cloud_learner.gradients.service import GradientService
 
 DIGEST_BYTES = 32
 """A sha256."""
@@ -75,7 +73,7 @@ class ParameterServer(rpc.ParameterServerServicer):
         note_version: Callable[[int], object] = lambda _: None,
         active: ActivePolicies | None = None,
         patience_s: float = REPORT_PATIENCE_S,
-        gradients: GradientService | None = None,
+        gradients: TakesUpdates | None = None,
     ) -> None:
         """Offers the newest version from the start.
 
@@ -299,7 +297,7 @@ class ParameterServer(rpc.ParameterServerServicer):
             return self._offer
         return self._held_offers.get(self._held.version_of(device_id))
 
-    async def _require_gradients(self, context: Context) -> GradientService:
+    async def _require_gradients(self, context: Context) -> TakesUpdates:
         if self._gradients is None:
             await refuse(
                 context,

@@ -10,7 +10,8 @@ from typing import Final
 
 from cloud_learner.fleet.device_record import DeviceRecord, KnownEvent, age
 from cloud_learner.fleet.event_log import EventLog, learner_event, state_event
-from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport, audit_run
+from cloud_learner.fleet.run_reports import RunReports
+from cloud_learner.journal.audit import Audit, Decided, RunKey, RunReport
 from cloud_learner.serving.call_refusals import CallRefusal
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.arrivals import LEARNER, Birth, Report
@@ -51,15 +52,6 @@ class LearnerFacts:
     gradients_of: Callable[[str], Mapping[str, int]] = lambda _: {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Audited:
-    """An audit and the two immutable values it was made from."""
-
-    report: RunReport
-    decided: Decided
-    audit: Audit
-
-
 class Fleet:
     """Every device, its events, its chunks. Used from the event loop; asks only plain values.
 
@@ -93,9 +85,7 @@ class Fleet:
         self._stats = stats
         self._clock = clock
         self._devices: dict[str, DeviceRecord] = {}
-        self._reports: dict[RunKey, RunReport] = dict(reports or {})
-        self._unsaved: set[RunKey] = set()
-        self._audited: dict[RunKey, _Audited] = {}
+        self._reports = RunReports(facts.decided, reports or {})
         self._births: asyncio.Queue[EnvSpec] = asyncio.Queue(MAX_BIRTHS)
         self._spec: EnvSpec | None = None
         self._misfits: set[str] = set()
@@ -103,7 +93,7 @@ class Fleet:
         self._conditions: dict[str, str] = {}
         self._event_seq = 0
         self._throttle = Throttle(WARN_AGAIN_S, clock=clock)
-        for run in self._reports:
+        for run in reports or {}:
             self._record(run.device_id)
 
     # ------------------------------------------------------------------------- what devices say
@@ -149,11 +139,7 @@ class Fleet:
             record.version_problem = self._facts.note_version(telemetry.active_version)
         elif record.used_twice_at_s == now_s:
             self._tell_used_twice(telemetry)
-        for run, said in report.runs.items():
-            known = self._reports.get(run)
-            if known is None or (said.produced >= known.produced and said != known):
-                self._reports[run] = said
-                self._unsaved.add(run)
+        self._reports.note(report.runs)
 
     def _tell_used_twice(self, telemetry: pb.Telemetry) -> None:
         device_id = telemetry.device_id
@@ -242,13 +228,11 @@ class Fleet:
 
     def take_unsaved_reports(self) -> dict[RunKey, RunReport]:
         """What devices said of their runs since the last call."""
-        unsaved = {run: self._reports[run] for run in self._unsaved}
-        self._unsaved.clear()
-        return unsaved
+        return self._reports.take_unsaved()
 
     def put_unsaved(self, reports: Mapping[RunKey, RunReport]) -> None:
         """Gives back what could not be saved."""
-        self._unsaved.update(reports)
+        self._reports.put_unsaved(reports)
 
     def present(self) -> dict[str, float]:
         """The devices that act for this fleet now, and transitions a second as last reported."""
@@ -311,11 +295,7 @@ class Fleet:
 
     def audits(self) -> dict[str, Audit]:
         """What became of the chunks of each device that reported on them."""
-        by_device: dict[str, Audit] = {}
-        for run, report in self._reports.items():
-            audit, before = self._audit_of(run, report), by_device.get(run.device_id)
-            by_device[run.device_id] = audit if before is None else before.plus(audit)
-        return by_device
+        return self._reports.audits()
 
     def audit(self) -> fleet_pb2.AuditResponse:
         """What became of every chunk: in total and by device."""
@@ -338,8 +318,7 @@ class Fleet:
         now_s = self._clock()
         training = self._stats.to_pb()
         training.replay_steps = self._facts.replay_steps()
-        total = Audit.sum(self._audit_of(run, report) for run, report in self._reports.items())
-        training.audit.CopyFrom(total.to_pb())
+        training.audit.CopyFrom(self._reports.total().to_pb())
         training.devices_online = sum(
             record.alive(now_s, stale_after_s=STALE_AFTER_S)
             for device_id, record in self._devices.items()
@@ -361,14 +340,6 @@ class Fleet:
         if known is None:
             known = self._devices[device_id] = DeviceRecord(device_id)
         return known
-
-    def _audit_of(self, run: RunKey, report: RunReport) -> Audit:
-        decided = self._facts.decided(run)
-        known = self._audited.get(run)
-        if known is None or known.report is not report or known.decided is not decided:
-            known = _Audited(report, decided, audit_run(report, decided))
-            self._audited[run] = known
-        return known.audit
 
     def _device(self, record: DeviceRecord, audit: Audit) -> fleet_pb2.Device:
         now_s = self._clock()

@@ -13,15 +13,14 @@ from cloud_learner.gradients.rules import Outcome, judge
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.source import GradientSource
 from cloud_learner.journal.audit import RunKey
-from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
+from cloud_learner.serving.grpc_server import Context, require_device
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.throttle import Throttle
 from shoal.episodes import Episode
-from shoal.errors import ConfigError, UpdateRefused, WireError
+from shoal.errors import UpdateRefused, WireError
 from shoal.gradients import Gradient, decode_gradient
 from shoal.moments import Moments
 from shoal.noise import RUN_ID_BYTES
-from shoal.topics import check_device_id
 from shoal.v1 import device_pb2, parameter_server_pb2
 from shoal.v1 import update_pb2 as pb
 
@@ -92,7 +91,7 @@ class GradientService:
         self, request: pb.GetWeightsRequest, context: Context
     ) -> AsyncIterator[parameter_server_pb2.Part]:
         """The weights as they are now, in parts; none when the device holds them."""
-        await self._require_device(request.device_id, request.fleet, context)
+        await require_device(context, request.device_id, request.fleet, self._fleet)
         live = await self._require_live(context)
         if request.have_updates == live.updates and request.have_updates:
             return
@@ -101,7 +100,7 @@ class GradientService:
 
     async def push(self, request: pb.PushUpdateRequest, context: Context) -> pb.PushUpdateResponse:
         """Applies a gradient, or says why not."""
-        device_id = await self._require_device(request.device_id, request.fleet, context)
+        device_id = await require_device(context, request.device_id, request.fleet, self._fleet)
         live = await self._require_live(context)
         self._stats.note_bytes(len(request.body))
         lag = live.updates - request.updates
@@ -173,22 +172,6 @@ class GradientService:
             self._told.record(
                 device_id, "update_refused", problem, reason=outcome.value, count=str(told)
             )
-
-    async def _require_device(self, device_id: str, fleet: str, context: Context) -> str:
-        name = peer_name(context)
-        if device_id != name:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is of {name!r}, the call says {device_id[:80]!r}: a device "
-                "pushes under its own name",
-            )
-        try:
-            check_device_id(name)
-        except ConfigError as error:
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        await require_fleet(context, fleet, self._fleet)
-        return name
 
     async def _require_live(self, context: Context) -> Live:
         live = self._source.live

@@ -9,6 +9,8 @@ from typing import Final, Literal
 from shoal.errors import ConfigError
 
 MAX_SHARDS: Final = 256
+MAX_UPDATE_BYTES: Final = 4_194_304
+"""Of a request, unless `max_update_bytes` says otherwise."""
 _MIN_UPDATE_BYTES: Final = 4096
 
 
@@ -40,7 +42,7 @@ class GradientsConfig:
     max_lag: int = 256
     lag_scaling: float = 0.5
     threads: Literal["auto", "always", "never"] = "auto"
-    max_update_bytes: int = 4_194_304
+    max_update_bytes: int = MAX_UPDATE_BYTES
 
     def __post_init__(self) -> None:
         _require(1 <= self.shards <= MAX_SHARDS, "shards", self.shards, f"1 to {MAX_SHARDS}")

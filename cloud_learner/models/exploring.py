@@ -60,7 +60,7 @@ class SquashedGaussian:
 
     def rsample(self, params: Tensor, noise: Tensor) -> Sampled:
         """Actions from unit normal noise `[..., A]`, as the policy graph makes them."""
-        mean, log_std = params[..., : self._width], params[..., self._width :]
+        mean, log_std = params.chunk(2, -1)
         inner = mean + log_std.exp() * noise
         density = -(0.5 * noise.square() + log_std + _HALF_LOG_TAU).sum(-1)
         action = self._squash(inner)

@@ -71,13 +71,22 @@ def quantize_affine(
     units = weight / scale.reshape((-1, *(1,) * (weight.dim() - 1)))
     product = input_scale * scale
     return IntegerAffine(
-        weight=rounding(units).clamp(-WEIGHT_MAX, WEIGHT_MAX),
-        bias=(bias_rounding or rounding)(bias.double() / product.double()).clamp(
-            _INT32.min, _INT32.max
+        weight=_within(rounding(units), -WEIGHT_MAX, WEIGHT_MAX),
+        bias=_within(
+            (bias_rounding or rounding)(bias.double() / product.double()), _INT32.min, _INT32.max
         ),
         scale=product,
         weight_scale=scale,
     )
+
+
+def _within(values: Tensor, low: int, high: int) -> Tensor:
+    """Values within bounds.
+
+    Where gradients pass, ranges were moved to hold all weights a moment ago, so that bounds change
+    nothing, and the backward pass of `clamp` is dear.
+    """
+    return values if values.requires_grad else values.clamp(low, high)
 
 
 def weight_scale(reach: Tensor) -> Tensor:
@@ -199,7 +208,9 @@ class HeldRanges(nn.Module):
 
     def reach(self, name: str) -> Tensor:
         """The range of a name."""
-        return self.get_buffer(_buffer(name))
+        reach = self._buffers[_buffer(name)]
+        assert reach is not None  # noqa: S101 - as it was registered
+        return reach
 
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         super()._load_from_state_dict(*args, **kwargs)

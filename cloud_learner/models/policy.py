@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +25,7 @@ from cloud_learner.models.heads import (
     sampling_params,
     squashing_params,
 )
-from cloud_learner.models.integers import HeldRanges
+from cloud_learner.models.integers import HeldRanges, IntegerAffine
 from cloud_learner.models.memory import Remembered
 from cloud_learner.models.network import Affine, FloatRunner, Network, Past, less_mean, no_past
 from cloud_learner.models.normalizer import Normalizer
@@ -131,6 +133,7 @@ class Policy(nn.Module):
         self.relative_values = False
         self.state_width = built.plan.state_width
         self.ranges = HeldRanges(built.plan) if network.quantization_aware else None
+        self._rounded: dict[int, IntegerAffine] | None = None
 
     log_half: Tensor
 
@@ -156,6 +159,18 @@ class Policy(nn.Module):
         if not self.relative_values or self.head != "greedy" or place != self.plan.last:
             return layer
         return less_mean(layer)
+
+    @contextmanager
+    def fixed_weights(self) -> Iterator[None]:
+        """Within, weights do not change, so those of the int8 graph are rounded only once.
+
+        Gradients pass to what was called first, unless that was without any.
+        """
+        self._rounded = {}
+        try:
+            yield
+        finally:
+            self._rounded = None
 
     def features(self, observations: Tensor) -> Features:
         """Observations `[..., *obs]`, sorted and normalized, for any network of this learner."""
@@ -203,6 +218,7 @@ class Policy(nn.Module):
             normalized=normalized,
             past=past,
             relative=self.relative_values and self.head == "greedy",
+            rounded=self._rounded,
         )
         return _Ran(flow(self.plan, integers).data, integers.remembered)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ from cloud_learner.models.integers import (
 from cloud_learner.models.memory import Remembered, unroll_attention, unroll_lstm
 from cloud_learner.models.network import Affine, Network, Past, less_mean
 from cloud_learner.models.plan import Attention
+
+_BELOW_HALF: Final = 0.49999
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,7 @@ class SimulatedRunner:
         normalized: bool,
         past: Past | None = None,
         relative: bool = False,
+        rounded: dict[int, IntegerAffine] | None = None,
     ) -> None:
         """Takes the inputs.
 
@@ -73,6 +77,7 @@ class SimulatedRunner:
             normalized: Whether the vector went through a normalizer.
             past: For a memory.
             relative: Whether the graph has the outputs less their mean, which stays in float32.
+            rounded: Dense layers in integers by place: those there are taken, others put there.
         """
         self._network = network
         self._plan = network.plan
@@ -81,6 +86,7 @@ class SimulatedRunner:
         self._normalized = normalized
         self._past = past
         self._relative = relative
+        self._rounded = {} if rounded is None else rounded
         self.remembered: Remembered | None = None
 
     def image(self, index: int) -> Units:
@@ -95,8 +101,8 @@ class SimulatedRunner:
         stride = self._plan.conv(place).stride
         total = functional.conv2d(value.data, layer.weight, layer.bias.float(), stride)
         scale = activation_scale(self._plan, place, self._ranges.reach(f"output.{place}"))
-        units = straight_round(total * (layer.scale / scale).view(-1, 1, 1))
-        return Units(units.clamp(0.0, UNSIGNED_MAX), scale)
+        units = total * (layer.scale / scale).view(-1, 1, 1)
+        return Units(bounded_round(units, 0.0, UNSIGNED_MAX), scale)
 
     def flatten(self, value: Units) -> Units:
         """Rows `[*lead, C * H * W]`."""
@@ -138,9 +144,10 @@ class SimulatedRunner:
         if activation == "tanh":
             return _within_one((total * layer.scale).tanh())
         scale = activation_scale(self._plan, place, self._ranges.reach(f"output.{place}"))
-        units = straight_round(total * (layer.scale / scale))
-        low, high = (0.0, UNSIGNED_MAX) if activation == "relu" else (-SIGNED_ZERO, SIGNED_MAX)
-        return Units(units.clamp(low, high), scale)
+        units = total * (layer.scale / scale)
+        if activation == "relu":
+            return Units(bounded_round(units, 0.0, UNSIGNED_MAX), scale)
+        return Units(_signed(units), scale)
 
     def remember(self, place: int, value: Units) -> Units:
         """Runs the memory: products in integers, everything between them in float32."""
@@ -176,10 +183,15 @@ class SimulatedRunner:
 
     def _folded(self, place: int, value: Units) -> IntegerAffine:
         """A dense layer in integers; scales of single columns go into the weights."""
+        if place in self._rounded:
+            return self._rounded[place]
         weight = self._affine(place).weight
         if value.scale.dim() == 0:
-            return self._integers(place, weight, value.scale)
-        return self._integers(place, weight * value.scale, value.scale.new_ones(()))
+            layer = self._integers(place, weight, value.scale)
+        else:
+            layer = self._integers(place, weight * value.scale, value.scale.new_ones(()))
+        self._rounded[place] = layer
+        return layer
 
     def _integers(self, place: int, weight: Tensor, input_scale: Tensor) -> IntegerAffine:
         reach = hold_range(self._ranges.reach(f"weight.{place}"), channel_reach(weight))
@@ -194,11 +206,22 @@ class SimulatedRunner:
 
 def straight_round(values: Tensor) -> Tensor:
     """Rounds to even; its gradient is that of the identity. Exact: the difference is."""
+    if not values.requires_grad:
+        return values.round()
     return values + (values.round() - values).detach()
 
 
+def bounded_round(values: Tensor, low: float, high: float) -> Tensor:
+    """Whole numbers within bounds; gradients are 0 beyond.
+
+    Bounds are applied first, almost half a unit further out, by what is cheapest: the backward pass
+    of `clamp` costs four times as much.
+    """
+    return straight_round(functional.hardtanh(values, low - _BELOW_HALF, high + _BELOW_HALF))
+
+
 def _signed(values: Tensor) -> Tensor:
-    return straight_round(values).clamp(-SIGNED_ZERO, SIGNED_MAX)
+    return bounded_round(values, -SIGNED_ZERO, SIGNED_MAX)
 
 
 def _within_one(values: Tensor) -> Units:

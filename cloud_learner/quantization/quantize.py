@@ -1,7 +1,8 @@
 """From trained weights to what devices run: integers and scales, checked against fp32.
 
-The graph of each precision is built once; a version only recomputes tensors. A version whose gap is
-over the bound is published with its head in fp32, then in fp32 throughout.
+The graph of each precision is built once; a version only recomputes tensors. A version whose gap
+nears the bound has its integers rounded afresh; one that is over it even so is published with its
+head in fp32, then in fp32 throughout.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloud_learner.models.features import Features
 from cloud_learner.models.graph_layers import Precision
-from cloud_learner.models.network import FloatRunner, Past
-from cloud_learner.models.plan import Dense, flow
 from cloud_learner.models.policy import Policy
 from cloud_learner.models.policy_graph import PRECISIONS, build_graph
+from cloud_learner.quantization.calibration import answer, calibrate
 from cloud_learner.quantization.dead_zone import DeadZone
-from cloud_learner.quantization.gap import measure
+from cloud_learner.quantization.gap import Gap, measure
 from cloud_learner.quantization.golden import GoldenInputs
 from cloud_learner.quantization.sample import Sample
 from cloud_learner.quantization.session import feeds, open_session
@@ -36,6 +35,8 @@ from shoal.tensors import Array
 
 _MOST_ROWS: Final = 512
 CORRECTED_OVER = 1e-3  # nats: below, correcting is not worth its time
+ROUNDED_AFRESH_OVER = 0.5  # of the bound: from there it is seen whether integers waited too long
+AFRESH_IS_BETTER = 0.5  # of the gap before: else it is not for them that it is wide
 _FEWEST_ROWS: Final = 64
 _LOW, _INTEGER, _GOLDEN = "low/", "integer/", "golden/"  # beginnings of names in the state
 _PRODUCTS: Final = 500_000_000  # multiplications that calibration may cost: about 20 ms
@@ -62,6 +63,16 @@ class Quantized:
     agreement: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """Tensors that were run over the calibration rows."""
+
+    tensors: dict[str, Array]
+    session: ort.InferenceSession
+    distribution: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    gap: Gap
+
+
 class Quantizer:
     """Quantizes versions of one policy.
 
@@ -85,9 +96,10 @@ class Quantizer:
         Args:
             policy: Says the architecture; its weights do not matter yet.
             kl_max: Quantization gap, in nats, over which the next precision is tried.
-            dead_zone: How far beyond its cell a weight goes before its integer moves, in steps.
-                Of a policy whose training is quantization-aware integers are rounded all the same,
-                as training rounds them.
+            dead_zone: How far beyond its cell a weight goes before its integer moves, in steps;
+                all are rounded afresh where the gap would otherwise near `kl_max`. Of a policy
+                whose training is quantization-aware integers are rounded all the same, as training
+                rounds them.
         """
         self.graphs: dict[Precision, bytes] = {
             precision: build_graph(policy, precision) for precision in PRECISIONS
@@ -120,7 +132,7 @@ class Quantizer:
         rows = sample.thin(self.calibration_rows)
         ranges = Ranges(self._ranges.held, self._ranges.low)
         zone = DeadZone(self._zone.width, self._zone.held)
-        trained = _calibrate(policy, rows, ranges)
+        trained = calibrate(policy, rows, ranges)
         if not bool(trained.isfinite().all()):
             raise PolicyRejected(
                 "non_finite", "the policy's outputs are NaN or infinite: not published"
@@ -129,7 +141,7 @@ class Quantizer:
         self._ranges, self._zone = ranges, zone
         if policy.ranges is not None:
             policy.ranges.hold(ranges.held)
-            trained = _ask(policy, rows)
+            trained = answer(policy, rows)
         return self._first_within_bound(policy, rows, trained, tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -164,30 +176,73 @@ class Quantizer:
     def _first_within_bound(
         self, policy: Policy, rows: Sample, trained: Tensor, tensors: dict[str, Array]
     ) -> Quantized:
-        count = len(rows.observations)
-        noise = self._noise_for(policy, count)
+        noise = self._noise_for(policy, len(rows.observations))
+        given = feeds(policy.observation, rows.observations, noise, rows.states)
         refused: dict[str, float] = {}
+        waited = self._zone.reused
         for precision in PRECISIONS:
             if precision != "int8":
-                tensors = make_tensors(policy, precision, self._ranges, zone=self._zone)
-            last = precision == PRECISIONS[-1]
-            given = feeds(policy.observation, rows.observations, noise, rows.states)
-            session = open_session(self.graphs[precision], tensors)
-            distribution = _run(session, given)
-            gap = measure(policy, trained, torch.from_numpy(distribution))
-            if policy.ranges is None and not last and gap.kl > CORRECTED_OVER:
-                shift = (trained - torch.from_numpy(distribution)).mean(0)[head_columns(policy)]
-                tensors = make_tensors(
-                    policy, precision, self._ranges, shift=shift, zone=self._zone
+                tensors = self._make(policy, precision)
+            tried = self._try(policy, precision, tensors, given, trained)
+            if precision == "int8" and waited:
+                tried = self._round_afresh(policy, given, trained, tried)
+            kl, last = tried.gap.kl, precision == PRECISIONS[-1]
+            if kl <= self._kl_max or (last and math.isfinite(kl)):
+                golden = self._golden.record(
+                    policy, tried.session, rows, noise, tried.distribution, tried.tensors
                 )
-                session = open_session(self.graphs[precision], tensors)
-                distribution = _run(session, given)
-                gap = measure(policy, trained, torch.from_numpy(distribution))
-            if gap.kl <= self._kl_max or (last and math.isfinite(gap.kl)):
-                golden = self._golden.record(policy, session, rows, noise, distribution, tensors)
-                return Quantized(precision, tensors, golden, gap.kl, refused, gap.agreement)
-            refused[precision] = gap.kl
+                return Quantized(precision, tried.tensors, golden, kl, refused, tried.gap.agreement)
+            refused[precision] = kl
         raise PolicyRejected("non_finite", "the policy's log-probabilities are NaN: not published")
+
+    def _round_afresh(
+        self, policy: Policy, given: Mapping[str, Array], trained: Tensor, tried: _Tried
+    ) -> _Tried:
+        """The better of what was tried and of all integers rounded, where the gap is wide."""
+        if tried.gap.kl <= ROUNDED_AFRESH_OVER * self._kl_max:
+            return tried
+        held, self._zone = self._zone, DeadZone(self._zone.width)
+        afresh = self._try(policy, "int8", self._make(policy, "int8"), given, trained)
+        if afresh.gap.kl <= AFRESH_IS_BETTER * tried.gap.kl or tried.gap.kl > self._kl_max:
+            return afresh
+        self._zone = held  # the gap has other causes, and rounding costs bytes
+        return tried
+
+    def _make(
+        self, policy: Policy, precision: Precision, shift: Tensor | None = None
+    ) -> dict[str, Array]:
+        return make_tensors(policy, precision, self._ranges, shift=shift, zone=self._zone)
+
+    def _try(
+        self,
+        policy: Policy,
+        precision: Precision,
+        tensors: dict[str, Array],
+        given: Mapping[str, Array],
+        trained: Tensor,
+    ) -> _Tried:
+        """Runs it, and once more without its mean error where that is worth it."""
+        tried = self._run(policy, precision, tensors, given, trained)
+        correctable = policy.ranges is None and precision != PRECISIONS[-1]
+        if not correctable or tried.gap.kl <= CORRECTED_OVER:
+            return tried
+        error = (trained - torch.from_numpy(tried.distribution)).mean(0)
+        tensors = self._make(policy, precision, error[head_columns(policy)])
+        return self._run(policy, precision, tensors, given, trained)
+
+    def _run(
+        self,
+        policy: Policy,
+        precision: Precision,
+        tensors: dict[str, Array],
+        given: Mapping[str, Array],
+        trained: Tensor,
+    ) -> _Tried:
+        session = open_session(self.graphs[precision], tensors)
+        distribution: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+        (distribution,) = session.run([DISTRIBUTION], given)
+        gap = measure(policy, trained, torch.from_numpy(distribution))
+        return _Tried(tensors, session, distribution, gap)
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -208,54 +263,6 @@ def head_columns(policy: Policy) -> list[int]:
         columns += range(start, start + choice.noise_width)
         start += choice.noise_width * (1 if choice.values else 2)  # a Box has deviations behind
     return columns
-
-
-def _run(
-    session: ort.InferenceSession, given: Mapping[str, Array]
-) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    distribution: np.ndarray[tuple[int, int], np.dtype[np.float32]]
-    (distribution,) = session.run([DISTRIBUTION], given)
-    return distribution
-
-
-def _calibrate(policy: Policy, rows: Sample, ranges: Ranges) -> Tensor:
-    """Moves the ranges of inputs and activations, and gives the fp32 distribution `[M, P]`."""
-    plan = policy.plan
-
-    def cover(name: str, data: Tensor) -> None:
-        if name == "input":
-            if not plan.features.all_pixels:
-                ranges.cover_sample(name, data.abs().flatten(0, -2).amax(0))
-            return
-        layer = plan.layers[int(name.partition(".")[2])] if name != "memory" else None
-        if isinstance(layer, Dense) and layer.activation == "tanh":
-            return
-        reach = torch.maximum(data.amax(), -data.amin())  # reads twice, but writes nothing
-        ranges.cover_sample(name, reach.reshape(1))
-
-    observations, past = _inputs(policy, rows)
-    features: Features = policy.features(observations)
-    outputs = flow(plan, FloatRunner(policy.network, features, past=past, watch=cover)).data
-    params = policy.params(outputs)
-    return params if past is None else params[0]
-
-
-def _ask(policy: Policy, rows: Sample) -> Tensor:
-    """What a policy gives `[M, P]`."""
-    observations, past = _inputs(policy, rows)
-    if past is None:
-        params: Tensor = policy(observations)
-        return params
-    return policy.unroll(observations, past.state, past.starts).params[0]
-
-
-def _inputs(policy: Policy, rows: Sample) -> tuple[Tensor, Past | None]:
-    """Rows as torch takes them: `[M, *obs]`, or with memory one step of M environments."""
-    observations = torch.from_numpy(rows.observations)
-    if not policy.state_width:
-        return observations, None
-    starts = torch.zeros(1, len(rows.observations), dtype=torch.bool)
-    return observations.unsqueeze(0), Past(torch.from_numpy(rows.states), starts)
 
 
 def _finite(policy: Policy) -> bool:

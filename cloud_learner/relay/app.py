@@ -8,6 +8,7 @@ from cloud_learner.relay.candidates import CANDIDATES_KEPT, Candidates, SitePoli
 from cloud_learner.relay.channel_pool import ChannelPool
 from cloud_learner.relay.config import RelayConfig
 from cloud_learner.relay.dispatch_relay import DispatchRelay
+from cloud_learner.relay.gradient_relay import GradientRelay
 from cloud_learner.relay.relay_server import RelayServer
 from cloud_learner.relay.relay_store import RelayStore
 from cloud_learner.relay.rollout_relay import RolloutRelay
@@ -38,7 +39,12 @@ async def run(config: RelayConfig) -> None:
             ChannelPool(config.upstream, identity),
             SitePolicies(store, tried),
         )
-        relay = RelayServer(policies, fleet=fleet, note_active=reports.note)
+        relay = RelayServer(
+            policies,
+            fleet=fleet,
+            note_active=reports.note,
+            gradients=GradientRelay(pool, fleet=fleet),
+        )
         kept = BundleStore(
             config.state_dir / "bundles", fleet=fleet, public_key=key, keep=BUNDLES_KEPT
         )
@@ -57,7 +63,16 @@ async def run(config: RelayConfig) -> None:
             fleet=fleet,
             on_policy=relay.announce,
         )
-        async with GrpcServer(config.server.host, config.server.port, identity, services) as server:
+        async with (
+            pool,
+            GrpcServer(
+                config.server.host,
+                config.server.port,
+                identity,
+                services,
+                max_request_bytes=config.max_update_bytes,
+            ) as server,
+        ):
             await run_services(
                 {
                     "grpc": server.serve,

@@ -134,12 +134,14 @@ class BundleRelay:
             call = RolloutsStub(channel).GetBundle(request)
             try:
                 async for part in call:
-                    total = part.total_bytes
+                    first, total = not total, part.total_bytes
                     if total > MAX_ARCHIVE_BYTES or part.offset != incoming.size:
                         raise WireError(
                             f"a part of a bundle of {total} bytes at {part.offset}, "
                             f"{incoming.size} are here"
                         )
+                    if first:
+                        await asyncio.to_thread(incoming.expect, total)
                     await asyncio.to_thread(incoming.write, part.data)
                     self.bytes_down += len(part.data)
             finally:

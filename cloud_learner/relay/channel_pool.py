@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
+import grpc
 import grpc.aio
 
 from cloud_learner.relay.config import UpstreamConfig
@@ -24,11 +26,19 @@ class _Line:
     channel: grpc.aio.Channel
     calls: int = 0
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a call needs no handshake."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
 
 class ChannelPool:
-    """Gives each call a channel with room; one without calls is closed. Used from the event loop.
+    """Gives each call a channel with room. Used from the event loop.
 
-    async with pool.channel() as channel:
+    Of the channels without calls one stays open, while it is connected: a device's next gradient
+    comes a moment later.
+
+    async with ChannelPool(config, identity) as pool, pool.channel() as channel:
         await RolloutsStub(channel).ReportOutcome(request, timeout=10.0)
     """
 
@@ -42,6 +52,20 @@ class ChannelPool:
         self._config = config
         self._identity = identity
         self._lines: list[_Line] = []
+
+    async def __aenter__(self) -> Self:
+        """Returns the pool."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes what is open."""
+        while self._lines:
+            await self._close(self._lines[0])
 
     def __len__(self) -> int:
         """How many channels are open."""
@@ -59,6 +83,8 @@ class ChannelPool:
         Raises:
             IdentityError: A certificate or key cannot be read.
         """
+        for stale in [each for each in self._lines if not each.calls and not each.is_ready]:
+            await self._close(stale)  # a new one connects at once, whatever became of this one
         line = next((each for each in self._lines if each.calls < CALLS_PER_CHANNEL), None)
         if line is None:
             line = _Line(open_channel(self._config, self._identity))
@@ -68,6 +94,11 @@ class ChannelPool:
             yield line.channel
         finally:
             line.calls -= 1
-            if not line.calls:  # the next one connects at once, whatever became of this one
-                self._lines.remove(line)
-                await line.channel.close(None)
+            spare = any(not each.calls for each in self._lines if each is not line)
+            if not line.calls and (spare or not line.is_ready):
+                await self._close(line)
+
+    async def _close(self, line: _Line) -> None:
+        if line in self._lines:
+            self._lines.remove(line)
+            await line.channel.close(None)

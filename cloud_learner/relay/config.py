@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloud_learner.config import ServerConfig, require
+from cloud_learner.gradients.settings import MAX_UPDATE_BYTES
+from cloud_learner.serving.grpc_server import MAX_REQUEST_BYTES
 from shoal.topics import check_fleet
 
 _MAX_PORT = 65_535
@@ -37,7 +39,9 @@ class RelayConfig:
     """Everything ``shoal relay run`` needs.
 
     ``identity`` is one of the role ``relay``: its certificate both watches upstream and is trusted
-    by devices. ``policies_kept`` versions stay on disk, the newest always among them.
+    by devices. ``policies_kept`` versions stay on disk, the newest always among them. A request of
+    more than ``max_update_bytes`` is not read: at least as many as `gradients.max_update_bytes` of
+    the learner, where that takes gradients.
 
     >>> load_config(RelayConfig, Path("relay.toml")).upstream.port
     50051
@@ -49,6 +53,7 @@ class RelayConfig:
     upstream: UpstreamConfig
     server: ServerConfig = field(default_factory=ServerConfig)
     policies_kept: int = 8
+    max_update_bytes: int = MAX_UPDATE_BYTES
 
     def __post_init__(self) -> None:
         check_fleet(self.fleet)
@@ -57,4 +62,10 @@ class RelayConfig:
             "policies_kept",
             self.policies_kept,
             f"{_MIN_KEPT} to {_MAX_KEPT}",
+        )
+        require(
+            self.max_update_bytes >= MAX_REQUEST_BYTES,
+            "max_update_bytes",
+            self.max_update_bytes,
+            f"{MAX_REQUEST_BYTES} or more",
         )

@@ -7,7 +7,7 @@ import grpc.aio
 from cloud_learner.relay.channel_pool import ChannelPool
 from cloud_learner.relay.forwarder import Forwarder
 from cloud_learner.relay.relay_server import refuse_operators
-from cloud_learner.serving.grpc_server import Context, require_device
+from cloud_learner.serving.grpc_server import Context
 from shoal.v1 import dispatcher_pb2 as pb
 from shoal.v1 import dispatcher_pb2_grpc as rpc
 
@@ -25,8 +25,7 @@ class DispatchRelay(rpc.DispatcherServicer):
             pool: Connections upstream.
             fleet: The fleet served.
         """
-        self._fleet = fleet
-        self._upstream = Forwarder(pool, what="tasks")
+        self._upstream = Forwarder(pool, fleet=fleet, what="tasks")
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers the calls."""
@@ -39,12 +38,8 @@ class DispatchRelay(rpc.DispatcherServicer):
         self, request: pb.NextTaskRequest, context: Context
     ) -> pb.NextTaskResponse:
         """Settles what the device leaves, and hands it the next."""
-        await require_device(context, request.device_id, request.fleet, self._fleet)
         return await self._upstream.ask(
-            lambda channel, timeout_s: rpc.DispatcherStub(channel).NextTask(
-                request, timeout=timeout_s
-            ),
-            context,
+            request, lambda channel: rpc.DispatcherStub(channel).NextTask, context
         )
 
     async def ListTasks(  # noqa: N802 - the name in the proto

@@ -1,8 +1,8 @@
-"""The parameter server of a relay: the learner's own, and what only the learner can do refused."""
+"""The parameter server of a relay: the learner's own, and what it cannot answer passed on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 import grpc
@@ -11,28 +11,28 @@ from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
+from cloud_learner.downlink.updates import TakesUpdates
 from cloud_learner.relay.active_reports import MAX_DEVICES, ActiveReport
 from cloud_learner.serving.grpc_server import Context, refuse
 from shoal.v1 import parameter_server_pb2 as pb
-from shoal.v1 import update_pb2
-
-_ONLY_THE_LEARNER = (
-    "this is a relay: it serves policies and cannot merge updates; a device that computes "
-    "gradients needs parameter_server to name the learner's own"
-)
 
 
 class RelayServer(ParameterServer):
     """Serves `shoal.v1.ParameterServer` from what a relay holds.
 
-    Reports of what devices act with are handed on; `PushUpdate` and `GetWeights` are refused.
+    Reports of what devices act with are handed on, and so are gradients.
 
         server = RelayServer(store, fleet="reef", note_active=reports.note)
         server.announce(store.accept(bundle, fetch_graph))
     """
 
     def __init__(
-        self, policies: PolicySource, *, fleet: str, note_active: Callable[[ActiveReport], object]
+        self,
+        policies: PolicySource,
+        *,
+        fleet: str,
+        note_active: Callable[[ActiveReport], object],
+        gradients: TakesUpdates | None = None,
     ) -> None:
         """Offers the newest version from the start.
 
@@ -40,8 +40,9 @@ class RelayServer(ParameterServer):
             policies: Where versions and graphs come from.
             fleet: The fleet served.
             note_active: Told what a device acts with.
+            gradients: Passes gradients on.
         """
-        super().__init__(policies, fleet=fleet)
+        super().__init__(policies, fleet=fleet, gradients=gradients)
         self._note_active = note_active
         self._assigned: dict[str, int] = {}  # versions by device, the latest last
         self._candidates: dict[int, Offer] = {}
@@ -80,27 +81,6 @@ class RelayServer(ParameterServer):
             ActiveReport(request.device_id, request.run_id, request.version, request.digest)
         )
         return response
-
-    async def GetWeights(  # noqa: N802 - the name in the proto
-        self,
-        request: update_pb2.GetWeightsRequest,  # noqa: ARG002 - whatever it asks for
-        context: Context,
-    ) -> AsyncIterator[pb.Part]:
-        """Refuses: a relay has no fp32 weights."""
-        for part in await _no_parts(context):
-            yield part
-
-    async def PushUpdate(  # noqa: N802 - the name in the proto
-        self,
-        request: update_pb2.PushUpdateRequest,  # noqa: ARG002 - whatever it holds
-        context: Context,
-    ) -> update_pb2.PushUpdateResponse:
-        """Refuses: a relay merges nothing."""
-        await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, _ONLY_THE_LEARNER)
-
-
-async def _no_parts(context: Context) -> Sequence[pb.Part]:
-    await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, _ONLY_THE_LEARNER)
 
 
 async def refuse_operators(context: Context) -> NoReturn:

@@ -11,13 +11,11 @@ A name holds the version, so that even a damaged file counts against a rollback.
 from __future__ import annotations
 
 import builtins
-import fcntl
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +23,13 @@ from typing import Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from cloud_learner.downlink.graph_files import GraphFiles
+from cloud_learner.downlink.log_directory import disk_errors, take_lock
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import Published, read_policy
 from shoal.delegation import check_current
 from shoal.durable_file import remove_leftovers, write_durably
-from shoal.errors import LimitExceeded, PolicyLogError, PolicyLogInUse, PolicyRejected, WireError
+from shoal.errors import LimitExceeded, PolicyRejected, WireError
 from shoal.generation_mark import GenerationMark
 from shoal.logs import get_logger
 from shoal.policy import (
@@ -45,6 +45,7 @@ from shoal.policy_delta import Base, Content, decode_policy_delta, no_base
 FetchGraph = Callable[[bytes], bytes]
 """Gives the graph of a sha256; its errors pass through."""
 _NAME = re.compile(r"(\d{20})-([0-9a-f]{64})\.bundle", re.ASCII)
+_ADVICE = "give the relay a state_dir it may write, with room in it"
 _log = get_logger("relay_store")
 
 
@@ -95,12 +96,12 @@ class RelayStore:
         self._keep = max(1, keep)
         self._clock = clock
         self._directory = directory / f"{fleet}-{sha256(public_key).hex()[:16]}"
-        self._graphs = self._directory / "graphs"
+        self._graphs = GraphFiles(graphs := self._directory / "graphs")
         self._accepting = threading.Lock()
-        with _disk_errors(self._directory):
-            self._graphs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _take_lock(self._directory)
-            for path in (self._directory, self._graphs):
+        with disk_errors(self._directory, advice=_ADVICE):
+            graphs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = take_lock(self._directory, whose="relay", what="policy store")
+            for path in (self._directory, graphs):
                 remove_leftovers(path)
             files = self._files()
             self._mark = GenerationMark(self._directory)
@@ -134,11 +135,11 @@ class RelayStore:
                 `rollback`, or with one of `shoal.delegation`; what is held stays as it is.
             PolicyLogError: The disk refused; what is held stays as it is.
         """
-        with self._accepting, _disk_errors(self._directory):
+        with self._accepting, disk_errors(self._directory, advice=_ADVICE):
             published, file = self._prove(data)
-            for digest in _graphs_of(PolicyInfo.of(published)):
-                if self._read_graph(digest) is None:
-                    write_durably(self._graph_path(digest), _checked(fetch_graph(digest), digest))
+            for digest in PolicyInfo.of(published).graphs:
+                if not self._graphs.holds(digest):
+                    self._graphs.write(digest, _checked(fetch_graph(digest), digest))
             if published.delegation is not None:
                 self._mark.rise_to(published.delegation.generation)
             write_durably(self._directory / file.name, data)
@@ -192,9 +193,12 @@ class RelayStore:
 
     def graph(self, digest: bytes) -> bytes | None:
         """A graph by its sha256; None when no kept version uses it or it is damaged."""
-        if all(digest not in _graphs_of(info) for info in self._entries.values()):
+        if all(digest not in info.graphs for info in self._entries.values()):
             return None
-        return self._read_graph(digest)
+        try:
+            return self._graphs.read(digest)
+        except OSError:
+            return None
 
     def list(self) -> tuple[PolicyInfo, ...]:
         """The versions kept, newest first."""
@@ -254,32 +258,23 @@ class RelayStore:
                 "policy_skipped", policy_version=file.version, path=str(path), problem=str(error)
             )
             return None
-        if any(self._read_graph(digest) is None for digest in _graphs_of(PolicyInfo.of(published))):
+        if not all(map(self._graphs.holds, PolicyInfo.of(published).graphs)):
             _log.error("policy_skipped", policy_version=file.version, problem="no graph")
             return None
         return published
 
-    def _read_graph(self, digest: bytes) -> bytes | None:
-        try:
-            graph = self._graph_path(digest).read_bytes()
-        except OSError:
-            return None
-        return graph if sha256(graph) == digest else None
-
     def _keep_newest(self, entries: Mapping[int, PolicyInfo]) -> None:
         """Forgets the oldest; a file that cannot be deleted costs space, nothing else."""
         kept = {version: entries[version] for version in sorted(entries)[-self._keep :]}
-        graphs = {digest for info in kept.values() for digest in _graphs_of(info)}
+        graphs = {digest for info in kept.values() for digest in info.graphs}
         self._entries = kept
         self._held = {version: self._held[version] for version in kept}
         try:
             for file in self._files():
                 if self._held.get(file.version) != file:
                     (self._directory / file.name).unlink(missing_ok=True)
-            for path in self._graphs.glob("*.onnx"):
-                if bytes.fromhex(path.stem) not in graphs:
-                    path.unlink(missing_ok=True)
-        except (OSError, ValueError) as error:
+            self._graphs.prune(graphs)
+        except OSError as error:
             _log.warning("policy_prune_failed", directory=str(self._directory), problem=str(error))
 
     def _files(self) -> builtins.list[_File]:
@@ -288,15 +283,6 @@ class RelayStore:
         found = [_File(int(match[1]), bytes.fromhex(match[2])) for match in matches if match]
         return sorted(found, reverse=True)
 
-    def _graph_path(self, digest: bytes) -> Path:
-        return self._graphs / f"{digest.hex()}.onnx"
-
-
-def _graphs_of(info: PolicyInfo) -> tuple[bytes, ...]:
-    manifest = info.manifest
-    twin = manifest.float_graph_digest
-    return (manifest.graph_digest, twin) if twin else (manifest.graph_digest,)
-
 
 def _checked(graph: bytes, digest: bytes) -> bytes:
     if len(graph) > MAX_GRAPH_BYTES:
@@ -304,25 +290,3 @@ def _checked(graph: bytes, digest: bytes) -> bytes:
     if sha256(graph) != digest:
         raise PolicyRejected("digest", "a graph is not the one that was signed")
     return graph
-
-
-def _take_lock(directory: Path) -> int:
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise PolicyLogInUse(
-            f"{directory} is in use: stop the other relay, or give this one its own state_dir"
-        ) from None
-    return descriptor
-
-
-@contextmanager
-def _disk_errors(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PolicyLogError(
-            f"{directory}: {error.strerror or error}; give the relay a state_dir it may write"
-        ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TypeAlias
 
 import grpc
 import grpc.aio
@@ -12,14 +11,12 @@ import grpc.aio
 from cloud_learner.relay.bundle_relay import BundleRelay
 from cloud_learner.relay.candidates import Candidates
 from cloud_learner.relay.channel_pool import ChannelPool
-from cloud_learner.relay.forwarder import Forwarder
+from cloud_learner.relay.forwarder import Forwarder, Streaming
 from cloud_learner.relay.relay_server import refuse_operators
 from cloud_learner.serving.grpc_server import Context, peer_name, require_device
 from shoal.errors import ShoalError
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1 import rollout_pb2_grpc as rpc
-
-Watch: TypeAlias = "grpc.aio.UnaryStreamCall[pb.WatchDirectiveRequest, pb.Directive]"
 
 
 class RolloutRelay(rpc.RolloutsServicer):
@@ -43,7 +40,7 @@ class RolloutRelay(rpc.RolloutsServicer):
         self._candidates = candidates
         self._bundles = bundles
         self._fleet = fleet
-        self._upstream = Forwarder(pool, what="rollouts")
+        self._upstream = Forwarder(pool, fleet=fleet, what="rollouts")
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers the calls."""
@@ -57,16 +54,10 @@ class RolloutRelay(rpc.RolloutsServicer):
         self, request: pb.WatchDirectiveRequest, context: Context
     ) -> AsyncIterator[pb.Directive]:
         """What the device is to run; a policy among that is here before it is told."""
-        device_id = await require_device(context, request.device_id, request.fleet, self._fleet)
-
-        def watch(channel: grpc.aio.Channel) -> Watch:
-            call: Watch = rpc.RolloutsStub(channel).WatchDirective(request)
-            return call
-
-        async for directive in self._upstream.stream(watch, context):
+        async for directive in self._upstream.stream(request, _directives_of, context):
             policy = directive.policy if directive.HasField("policy") else None
             try:
-                await self._candidates.assign(device_id, policy)
+                await self._candidates.assign(request.device_id, policy)
             except (grpc.aio.AioRpcError, ShoalError) as error:
                 await self._upstream.fail(error, context)
             yield directive
@@ -75,12 +66,8 @@ class RolloutRelay(rpc.RolloutsServicer):
         self, request: pb.ReportOutcomeRequest, context: Context
     ) -> pb.ReportOutcomeResponse:
         """Tells the learner; durable there when answered."""
-        await require_device(context, request.device_id, request.fleet, self._fleet)
         return await self._upstream.ask(
-            lambda channel, timeout_s: rpc.RolloutsStub(channel).ReportOutcome(
-                request, timeout=timeout_s
-            ),
-            context,
+            request, lambda channel: rpc.RolloutsStub(channel).ReportOutcome, context
         )
 
     async def GetBundle(  # noqa: N802 - the name in the proto
@@ -133,3 +120,8 @@ class RolloutRelay(rpc.RolloutsServicer):
     ) -> pb.ListBundlesResponse:
         """Refuses: operators ask the learner."""
         await refuse_operators(context)
+
+
+def _directives_of(channel: grpc.aio.Channel) -> Streaming[pb.Directive]:
+    method: Streaming[pb.Directive] = rpc.RolloutsStub(channel).WatchDirective
+    return method

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -36,6 +37,8 @@ PART_BYTES: Final = 256 * 1024
 """Of a part that devices are sent."""
 KEPT: Final = 32
 """Bundles that a learner keeps; of more, the oldest go that no rollout in progress is about."""
+SPARE_BYTES: Final = 64 * 1024 * 1024
+"""Left free for what else writes to that disk, policies first of all."""
 _NAME: Final = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64})\.tar", re.ASCII)
 _log = get_logger("bundles")
 
@@ -91,6 +94,24 @@ class Incoming:
         self.size = 0
         self._file = file
         self._sha256 = hashlib.sha256()
+
+    def expect(self, total_bytes: int) -> None:
+        """Checks that the disk has room for what is still to come. For a thread.
+
+        Args:
+            total_bytes: Of the whole bundle, as whoever sends it says.
+
+        Raises:
+            RolloutError: It has not.
+            OSError: The disk refuses.
+        """
+        free = shutil.disk_usage(self.path.parent).free
+        needed = total_bytes - self.size + SPARE_BYTES
+        if free < needed:
+            raise RolloutError(
+                f"a bundle of {total_bytes} bytes does not fit: {free} bytes are free in "
+                f"{self.path.parent}, and it needs {needed} with what must stay free: free some"
+            )
 
     def write(self, piece: bytes) -> None:
         """Takes the next bytes. For a thread.

@@ -322,7 +322,7 @@ class Rollouts:
         self._rollouts[after.rollout_id] = after
         self._saved_s[after.rollout_id] = after.ran_s
         for action in actions:
-            tell(self._devices, after, action)
+            tell(self._devices, before, after, action)
         if after.plan.kind is Kind.POLICY:
             await self._carry_out(after, ended_before=before.state.ended)
         await self._tell()

@@ -173,6 +173,7 @@ class RolloutService(rpc.RolloutsServicer):
                 async for each in request_iterator:
                     if not incoming.size:
                         await require_fleet(context, each.fleet, self._fleet)
+                        await asyncio.to_thread(incoming.expect, each.part.total_bytes)
                     if each.part.offset != incoming.size:
                         problem = f"a part at {each.part.offset}, {incoming.size} bytes are here"
                         await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, problem)

@@ -17,6 +17,8 @@ from cloud_learner.rollout.rollout import (
 from cloud_learner.uplink.arrivals import LEARNER
 from shoal.v1 import device_pb2
 
+_GOOD = (Progress.STARTED, Progress.SUCCEEDED, Progress.LEFT)
+
 
 class Teller(Protocol):
     """Who keeps events; `cloud_learner.fleet.fleet.Fleet` does."""
@@ -33,8 +35,17 @@ class Teller(Protocol):
         """Keeps an event."""
 
 
-def tell(teller: Teller, rollout: Rollout, action: Action) -> None:
-    """Tells what was done to each device; what became of all, as an event of the learner."""
+def tell(teller: Teller, before: Rollout, rollout: Rollout, action: Action) -> None:
+    """Tells what was done to each device; what became of all, as an event of the learner.
+
+    A device that only acted more episodes is where it was: of that nothing is told.
+
+    Args:
+        teller: Keeps the events.
+        before: The rollout, before any of the actions that are told together.
+        rollout: The same after all of them.
+        action: One of them.
+    """
     plan = rollout.plan
     what = f"rollout {rollout.rollout_id} of {plan.kind} {plan.version}"
     fields = {"rollout": str(rollout.rollout_id), plan.kind.value: plan.version}
@@ -47,16 +58,11 @@ def tell(teller: Teller, rollout: Rollout, action: Action) -> None:
                 if plan.reason:
                     message += f", {plan.reason}"
                 teller.record(device_id, "rollout_offered", message, severity=info, **fields)
-        case Settle(device_id, progress, reason):
-            good = progress in (Progress.STARTED, Progress.SUCCEEDED, Progress.LEFT)
+        case Settle(device_id, progress, reason) if _moves(before, action):
+            good = progress in _GOOD
             message = f"{what}: {progress}" + (f", {reason}" if reason else "")
-            teller.record(
-                device_id,
-                f"rollout_{progress}",
-                message,
-                severity=info if good else warning,
-                **fields,
-            )
+            severity = info if good else warning
+            teller.record(device_id, f"rollout_{progress}", message, severity=severity, **fields)
         case OpenWave(reason):
             message = f"{what}: the next wave opens, {reason}"
             teller.record(LEARNER, "rollout_wave_opened", message, severity=info, **fields)
@@ -71,3 +77,11 @@ def tell(teller: Teller, rollout: Rollout, action: Action) -> None:
                         teller.record(
                             device_id, "rollout_aborted", back, severity=warning, **fields
                         )
+
+
+def _moves(before: Rollout, settled: Settle) -> bool:
+    """Whether a device is further than it was, or another run of it is as far."""
+    member = before.members.get(settled.device_id)
+    if member is None or member.progress is not settled.progress:
+        return True
+    return bool(settled.run_id) and settled.run_id != member.run_id

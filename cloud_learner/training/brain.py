@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloud_learner.algorithms.interface import Choice, Setup
 from cloud_learner.algorithms.recipe import Recipe
-from cloud_learner.config import LearnerConfig, TrainingConfig
+from cloud_learner.config import TrainingConfig
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.training.learner import Learner
 from cloud_learner.training.sources import kl_bound
 from shoal.spaces import EnvSpec
-
-if TYPE_CHECKING:
-    from cloud_learner.training.init_file import InitFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +21,6 @@ class Brain:
     learner: Learner
     quantizer: Quantizer
     recipe: Recipe
-
-
-def build_brain(
-    spec: EnvSpec, config: LearnerConfig, choice: Choice, init: InitFile | None = None
-) -> Brain:
-    """Builds what is trained for a pair of spaces, with fresh weights or those of a file.
-
-    Raises:
-        WireError: The spaces are of a kind that no model is made for.
-        ConfigError: The network cannot be built, the algorithm cannot act in these spaces, or the
-            file is of others.
-    """
-    brain = make_brain(spec, config.training, choice, seed=config.seed)
-    if init is not None:
-        init.put_into(brain)
-    return brain
 
 
 def make_brain(spec: EnvSpec, training: TrainingConfig, choice: Choice, *, seed: int) -> Brain:

@@ -6,27 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from cloud_learner.algorithms.interface import Choice
-from cloud_learner.algorithms.recipe import Recipe
-from cloud_learner.config import LearnerConfig
 from cloud_learner.quantization.initial import (
     fp32_weights_from_onnx,
     load_weights,
     spec_from_onnx,
 )
-from cloud_learner.state_dir import StateDir
-from cloud_learner.training.brain import Brain, build_brain
+from cloud_learner.training.brain import Brain
 from cloud_learner.training.checkpoint import (
     Checkpoint,
-    check_recipe,
     is_checkpoint,
     read_checkpoint,
 )
 from shoal.errors import CheckpointError, ConfigError, PolicyRejected
-from shoal.logs import get_logger
 from shoal.spaces import Box, Discrete, EnvSpec, Space
-
-_log = get_logger("init_file")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,47 +102,6 @@ class InitFile:
             f"init = {self.path} is for {self.spec.env_id!r} and the fleet acts in "
             f"{spec.env_id!r}: {differing}"
         )
-
-
-def read_init(config: LearnerConfig, choice: Choice) -> InitFile | None:
-    """The file that training starts from, if there is one, checked against the configuration.
-
-    Raises:
-        ConfigError: It cannot be used. What it does not say of its spaces is checked later.
-    """
-    if config.init is None:
-        return None
-    init = InitFile.read(config.init)
-    if init.checkpoint is not None:
-        try:
-            asked = Recipe.of(choice, config.training.network)
-            check_recipe(init.checkpoint, asked, otherwise="give another file")
-        except CheckpointError as error:
-            raise ConfigError(f"init = {config.init}: {error}") from error
-    if init.spec is not None:
-        build_brain(init.spec, config, choice, init)
-    return init
-
-
-def init_of(config: LearnerConfig, choice: Choice, resumed: StateDir | None) -> InitFile | None:
-    """What fresh weights begin with; nothing when a checkpoint is gone on from.
-
-    Raises:
-        ConfigError: The file cannot be used.
-    """
-    if resumed is None:
-        init = read_init(config, choice)
-        if init is not None:
-            kind = "policy" if init.checkpoint is None else "checkpoint"
-            _log.info("training_starts_from_file", init=str(init.path), kind=kind)
-        return init
-    if config.init is not None:
-        _log.warning(
-            "init_ignored",
-            init=str(config.init),
-            problem=f"training goes on from the checkpoint in {resumed.checkpoints}",
-        )
-    return None
 
 
 def _pair(ours: Space, theirs: Space) -> str:

@@ -120,6 +120,10 @@ class Trainer:
         """What chunks are held against now; None before any space is known."""
         return self._standard_of(self._brain) if self._brain is not None else None
 
+    def spec(self) -> EnvSpec | None:
+        """The spaces that are trained for; None before any is known."""
+        return self._brain.spec if self._brain is not None else None
+
     def oldest_version(self) -> int:
         """The oldest version whose chunks are within the lag bound; 0: all are."""
         return self._parts.versions.oldest_within(self.updates - self._max_lag)
@@ -213,6 +217,7 @@ class Trainer:
             updates_now=brain.learner.updates,
             max_lag=self._max_lag,
             state_width=brain.learner.policy.state_width,
+            max_reward=self._config.training.max_reward,
         )
 
     async def _train_once(self, brain: Brain) -> None:

@@ -11,7 +11,7 @@ from shoal.errors import ChunkRejected
 from shoal.policy import Manifest
 from shoal.spaces import EnvSpec
 from shoal.trajectory import Chunk
-from shoal.validation import validate_chunk
+from shoal.validation import MAX_REWARD, check_rewards, validate_chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ class Standard:
         max_lag: Updates that a chunk may be behind.
         state_width: Numbers in the memory of the policy that is trained; 0 for none.
         refuses: Why no chunk is trained from here at all; empty: they are.
+        max_reward: The largest reward that is trained from, of either sign.
     """
 
     spec: EnvSpec
@@ -115,6 +116,7 @@ class Standard:
     max_lag: int
     state_width: int = 0
     refuses: str = ""
+    max_reward: float = MAX_REWARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ def _check(chunk: Chunk, standard: Standard) -> None:
     if standard.refuses:
         raise ChunkRejected("mode", standard.refuses)
     validate_chunk(chunk, standard.spec)
+    check_rewards(chunk.rewards, standard.max_reward)
 
 
 def _misfit(chunk: Chunk, known: KnownVersion, state_width: int) -> Verdict | None:

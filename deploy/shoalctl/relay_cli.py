@@ -39,8 +39,8 @@ def relay() -> None:
     """A site's gateway: policies come over the wide network once, and go to many devices.
 
     It proves what it hands on as a device does, keeps it on disk, and serves the newest it knows
-    while upstream is away. Rollouts and tasks go through it as well. Devices need nothing but its
-    address as their parameter server.
+    while upstream is away. Rollouts, tasks and gradients go through it as well. Devices need
+    nothing but its address as their parameter server.
     """
 
 
@@ -99,8 +99,8 @@ def _flags(
     host: str | None,
     port: int | None,
 ) -> dict[str, object]:
-    from edge_agent.cli import parse_endpoint
     from shoal.config import Flag
+    from shoal.endpoint import Endpoint
 
     found: dict[str, object] = {
         "fleet": Flag("--fleet", fleet),
@@ -110,7 +110,7 @@ def _flags(
         "server.port": Flag("--port", port),
     }
     if upstream is not None:
-        endpoint = parse_endpoint(upstream, "--upstream")
+        endpoint = Endpoint.parse(upstream, what="--upstream")
         found["upstream.host"] = Flag("--upstream", endpoint.host)
         found["upstream.port"] = Flag("--upstream", endpoint.port)
     return found

@@ -19,6 +19,7 @@ from edge_agent.environments.rows import Misfit, Rows, flat
 from shoal.layout import ObservationLayout
 from shoal.spaces import Box, Space
 from shoal.tensors import Array
+from shoal.validation import MAX_REWARD
 
 TRIAL_STEPS = 64
 TRIAL_S = 10.0
@@ -205,6 +206,12 @@ class _Judge:
         if not fits:
             raise EnvironmentFault(
                 f"step gave the reward {one_line(reward, 80)}: give a finite number"
+            )
+        if abs(value) > MAX_REWARD:
+            self._warn(
+                "reward",
+                f"rewards such as {float(value):g}: a learner rejects what is over its"
+                f" training.max_reward, {MAX_REWARD:g} unless it says otherwise; scale them",
             )
 
     def _flag(self, name: str, value: object) -> bool:

@@ -32,7 +32,7 @@ from edge_agent.doctor.network import (
     travel,
 )
 from edge_agent.downlink.downlink import open_channel, reach
-from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.address import Membership
 from edge_agent.enrollment.enrollment import ask_time
 from edge_agent.enrollment.validity import Dates
 from edge_agent.slots import codec
@@ -40,6 +40,7 @@ from edge_agent.slots.layout import PREFIX
 from edge_agent.slots.state import State
 from edge_agent.spool.spool_look import look
 from edge_agent.uplink.connection import Address, Connection
+from shoal.endpoint import Endpoint
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError, ShoalError
 from shoal.identity import Identity
 from shoal.topics import Topics, check_device_id

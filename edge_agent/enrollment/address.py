@@ -7,38 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from shoal.errors import ConfigError, IdentityError
+from shoal.errors import IdentityError
 
 MEMBERSHIP_FILE = "fleet.json"
-MAX_PORT = 65535
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A host and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str, *, what: str) -> Self:
-        """Reads `host:port`, the host in brackets if it is an IPv6 address.
-
-        Args:
-            text: What was given.
-            what: For the message: a flag, or a file.
-
-        Raises:
-            ConfigError: It is not that.
-        """
-        host, colon, port = text.rpartition(":")
-        known = colon and host and port.isascii() and port.isdigit()
-        if not known or not 0 < int(port) <= MAX_PORT:
-            raise ConfigError(f"{what} {text[:200]!r}: give HOST:PORT, such as fleet.local:8444")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import typer
 
-from edge_agent.enrollment.address import Endpoint
 from edge_agent.enrollment.enrollment import Seed, enroll
 from shoal.durable_file import sync_directory
+from shoal.endpoint import Endpoint
 from shoal.enrollment import MAX_TOKEN_CHARACTERS, check_fingerprint
 from shoal.errors import ConfigError
 from shoal.topics import check_device_id

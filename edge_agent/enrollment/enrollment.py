@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.address import Membership
 from edge_agent.enrollment.pending_identity import (
     install,
     pending_directory,
@@ -31,6 +31,7 @@ from edge_agent.enrollment.pending_identity import (
 )
 from edge_agent.enrollment.pinned_channel import PinnedChannel, fetch_root
 from shoal.durable_file import write_durably
+from shoal.endpoint import Endpoint
 from shoal.enrollment import MAX_CHAIN_BYTES, enroll_proof, key_digest, prove, renew_proof
 from shoal.errors import ConnectionFailed, DeadlineExceeded, IdentityError
 from shoal.identity import CERT_FILE, KEY_FILE, PUBLIC_KEY_BYTES, Identity

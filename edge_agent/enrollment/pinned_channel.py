@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 import grpc.aio
 
-from edge_agent.enrollment.address import Endpoint
+from shoal.endpoint import Endpoint
 from shoal.errors import ConnectionFailed, IdentityError
 
 CONNECT_TIMEOUT_S: Final = 10.0

@@ -10,10 +10,11 @@ from typing import Final
 
 from cryptography import x509
 
-from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.address import Membership
 from edge_agent.enrollment.enrollment import EnrollmentRefused, renew
 from edge_agent.enrollment.validity import Dates, Diagnosis, Trouble, diagnose
 from edge_agent.events import Events
+from shoal.endpoint import Endpoint
 from shoal.errors import IdentityError, ShoalError
 from shoal.identity import Identity
 from shoal.services import Service, backoff

@@ -53,6 +53,16 @@ class Box:
                 f"a box of shape {self.shape} has {self.low.nbytes} bytes, over "
                 f"{MAX_TENSOR_BYTES}: make it smaller in the environment"
             )
+        if np.isnan(self.low).any() or np.isnan(self.high).any():
+            raise WireError(
+                f"a box of shape {self.shape} has a bound that is NaN: use -inf and inf where "
+                "there is none"
+            )
+        if (self.low > self.high).any():
+            raise WireError(
+                f"a box of shape {self.shape} has a lower bound above the upper one: nothing is "
+                "in it"
+            )
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

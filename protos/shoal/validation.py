@@ -14,6 +14,9 @@ from shoal.spaces import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
 from shoal.tensors import Array, all_finite
 from shoal.trajectory import Chunk
 
+MAX_REWARD: Final = 1e12
+"""The largest reward, of either sign, that a learner takes unless it says otherwise: returns of a
+thousand of them, squared and summed over a batch, are still float32 numbers."""
 _BINARY_VALUES = 2
 _KNOWN_COUNTS: Final = 64
 
@@ -48,6 +51,26 @@ def validate_chunk(chunk: Chunk, spec: EnvSpec) -> None:
     _check_observations("observations", chunk.observations, observation)
     _check_observations("final_observations", chunk.final_observations, observation)
     _check_actions(chunk.actions, action)
+
+
+def check_rewards(rewards: NDArray[np.float32], limit: float) -> None:
+    """Checks that training survives rewards.
+
+    Args:
+        rewards: Finite, of any shape.
+        limit: The largest that is taken, of either sign.
+
+    Raises:
+        ChunkRejected: With the reason `reward`.
+    """
+    largest = float(np.abs(rewards).max(initial=0.0))
+    if largest > limit:
+        raise ChunkRejected(
+            "reward",
+            f"a reward of size {largest:.3g} is over training.max_reward ({limit:g}): mend or "
+            "scale it in the environment, or raise that where training.settings.reward_scale "
+            "makes it small",
+        )
 
 
 def _check_finite(name: str, array: Array | None) -> None:

@@ -27,7 +27,8 @@ from cloud_learner.gradients.source import GradientSource
 from cloud_learner.gradients.tally import Tally
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.serving.grpc_server import Context, GrpcServer
-from cloud_learner.training.brain import Brain, build_brain
+from cloud_learner.training.brain import Brain
+from cloud_learner.training.start import build_brain
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from shoal.identity import Identity

@@ -46,10 +46,24 @@ class Row:
         """Whether it publishes in int8."""
         return "fp32" not in self.flags
 
+    @property
+    def gradients(self) -> bool:
+        """Whether devices push gradients in place of trajectories."""
+        return "gradients" in self.flags
+
 
 _NOT_FOR_INT8 = ("--set", "training.network.quantization_aware=false")
 CLASSIC: tuple[Row, ...] = (
     Row("cartpole-appo", "CartPole-v1, APPO", "CartPole-v1", "appo", 475, 200_000, peer="ppo"),
+    Row(
+        "cartpole-gradients",
+        "CartPole-v1, APPO, gradients of the devices",
+        "CartPole-v1",
+        "appo",
+        475,
+        200_000,
+        flags=("--mode", "gradients"),
+    ),
     Row("cartpole-dqn", "CartPole-v1, DQN", "CartPole-v1", "dqn", 475, 100_000, peer="dqn"),
     Row(
         "cartpole-dqn-plain",

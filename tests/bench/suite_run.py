@@ -108,7 +108,8 @@ def settings_of(row: Row, contestant: str, episodes: int) -> str:
     """Names all that a run is told but its seed: the preset that its command stands for, too."""
     told: list[object] = [row.judged, episodes]
     if contestant == SHOAL:
-        told += [*demo_command(row), asdict(preset_of(row.env, row.algorithm))]
+        preset = preset_of(row.env, row.algorithm, gradients=row.gradients)
+        told += [*demo_command(row), asdict(preset)]
     else:
         told += peer_command(row, episodes)
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]

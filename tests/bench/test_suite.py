@@ -66,6 +66,7 @@ finite = st.floats(-1000.0, 1000.0)
 def test_rows_are_chosen_by_name_or_by_what_they_begin_with() -> None:
     assert [row.name for row in choose("classic", ["cartpole"])] == [
         "cartpole-appo",
+        "cartpole-gradients",
         "cartpole-dqn",
         "cartpole-dqn-plain",
         "cartpole-dqn-priority",
@@ -104,8 +105,23 @@ def test_the_same_settings_are_the_same_run_and_others_are_not() -> None:
 
 def test_a_run_with_an_earlier_preset_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings_of(ROW, SHOAL, EPISODES)
-    monkeypatch.setattr("bench.suite_run.preset_of", lambda *_: Preset(chunk_steps=7))
+    monkeypatch.setattr("bench.suite_run.preset_of", lambda *_, **__: Preset(chunk_steps=7))
     assert settings_of(ROW, SHOAL, EPISODES) != before
+
+
+def test_a_row_of_gradients_is_told_the_preset_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in CLASSIC if row.name == "cartpole-gradients")
+    assert demo_command(row)[-2:] == ["--mode", "gradients"]
+    asked: list[bool] = []
+
+    def preset(_env: str, _algorithm: str, *, gradients: bool = False) -> Preset:
+        asked.append(gradients)
+        return Preset()
+
+    monkeypatch.setattr("bench.suite_run.preset_of", preset)
+    settings_of(row, SHOAL, EPISODES)
+    settings_of(ROW, SHOAL, EPISODES)
+    assert asked == [True, False]
 
 
 def test_a_peer_trains_for_the_budget_where_the_end_is_judged() -> None:

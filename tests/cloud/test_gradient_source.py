@@ -23,9 +23,9 @@ from cloud_learner.gradients.source import (
     GradientSource,
 )
 from cloud_learner.gradients.tally import MAX_METRICS, Tally
-from cloud_learner.training.brain import build_brain
 from cloud_learner.training.experience import Likeness
 from cloud_learner.training.source import Moment
+from cloud_learner.training.start import build_brain
 from cloud_learner.training.stats import TrainingStats
 
 SPEC = cartpole_spec()

@@ -16,7 +16,7 @@ from strategies import DIGEST, cartpole_spec, make_chunk
 
 from cloud_learner.config import IngestConfig, JournalConfig
 from cloud_learner.fleet.fleet import Fleet, LearnerFacts
-from cloud_learner.journal.audit import Decided, Disposition, RunKey
+from cloud_learner.journal.audit import Decided, RunKey
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Entry
 from cloud_learner.training.replay import Replay
@@ -161,6 +161,23 @@ async def test_a_chunk_of_other_spaces_is_rejected_counted_told_and_deleted_by_i
         bench.inbox.offer(device.telemetry_message())
         await until(lambda: bench.fleet.audit().total.rejected == 1)
         assert bench.fleet.audit().total.balanced
+
+
+@on_loop
+async def test_a_reward_that_training_would_not_survive_is_rejected_counted_and_told(
+    tmp_path: Path,
+) -> None:
+    rewards = CHUNK.rewards.copy()
+    rewards.flat[0] = -1e30
+    absurd = encode_chunk(replace(CHUNK, rewards=rewards))
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        bench.inbox.offer(device.message(device.produce(absurd)))
+        bench.inbox.offer(device.message(device.produce(GOOD)))
+        await until(lambda: bench.counters["accepted_chunks"] == 1)
+        assert bench.counters["rejected_reward"] == 1
+        assert bench.replay.steps == CHUNK.transitions
+        assert events_of(bench, "pi-1") == ["chunks_rejected"]
 
 
 @on_loop
@@ -343,42 +360,6 @@ def test_a_flipped_byte_in_a_body_never_raises(at: int, flip: int) -> None:
     message = Message(TOPICS.trajectory("pi-1"), payload)
     opened = open_chunks([message], standard(), lambda _: Decided(), max_bytes=1 << 20)
     assert len(opened.arrivals) == 1
-
-
-@pytest.mark.parametrize(
-    ("updates_now", "version", "digest", "expected", "reason"),
-    [
-        (0, 1, DIGEST, Disposition.TRAINED, ""),
-        (10, 1, DIGEST, Disposition.TRAINED, ""),
-        (11, 1, DIGEST, Disposition.EXPIRED, "lag"),
-        (0, 0, DIGEST, Disposition.REJECTED, "unknown_version"),
-        (0, 2, DIGEST, Disposition.REJECTED, "unknown_version"),
-        (0, 1, bytes(32), Disposition.REJECTED, "digest"),
-        (0, 1, TWIN, Disposition.TRAINED, ""),
-    ],
-)
-def test_decides_by_version_digest_and_lag(
-    updates_now: int, version: int, digest: bytes, expected: Disposition, reason: str
-) -> None:
-    device = SimDevice("pi-1")
-    body = encode_chunk(replace(CHUNK, policy_version=version, policy_digest=digest))
-    message = device.message(device.produce(body))
-    held_against = standard(updates_now=updates_now)
-    opened = open_chunks([message], held_against, lambda _: Decided(), max_bytes=1 << 20)
-    entry = opened.arrivals[0].entry
-    assert (entry.disposition, entry.reason) == (expected, reason)
-
-
-def test_a_version_that_was_forgotten_makes_a_chunk_expire() -> None:
-    versions = KnownVersions(lambda _: None, highest=9)
-    device = SimDevice("pi-1")
-    opened = open_chunks(
-        [device.message(device.produce(GOOD))],
-        Standard(SPEC, versions, 100, 10),
-        lambda _: Decided(),
-        max_bytes=1 << 20,
-    )
-    assert opened.arrivals[0].entry.disposition is Disposition.EXPIRED
 
 
 def test_a_cleared_retained_status_means_nothing() -> None:

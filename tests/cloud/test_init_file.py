@@ -24,8 +24,9 @@ from cloud_learner.core import open_core
 from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
 from cloud_learner.quantization.export import export_policy
 from cloud_learner.state_dir import StateDir
-from cloud_learner.training.brain import Brain, build_brain
-from cloud_learner.training.init_file import InitFile, read_init
+from cloud_learner.training.brain import Brain
+from cloud_learner.training.init_file import InitFile
+from cloud_learner.training.start import build_brain, read_init
 from cloud_learner.uplink.arrivals import Birth
 from shoal.config import load_config
 from shoal.errors import ConfigError

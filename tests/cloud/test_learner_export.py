@@ -93,6 +93,11 @@ def test_an_older_version_is_exported_as_it_was_published(
     assert export(made, tmp_path / "v1.onnx", "--version", "1", config=False) == 0
     assert "policy v1, 0 updates" in capsys.readouterr().err
     assert export(made, tmp_path / "v2.onnx", config=False) == 0
+    assert export(made, tmp_path / "latest.onnx", "--version", "latest", config=False) == 0
+    assert (tmp_path / "latest.onnx").read_bytes() == (tmp_path / "v2.onnx").read_bytes()
+    capsys.readouterr()
+    assert export(made, tmp_path / "x.onnx", "--version", "v0", config=False) == 4
+    assert "'v0' is no policy version" in capsys.readouterr().err
     rows = observations_of(made)
     assert not np.array_equal(
         outputs(tmp_path / "v1.onnx", rows), outputs(tmp_path / "v2.onnx", rows)

@@ -8,7 +8,7 @@ from networks import ACTIONS, OBSERVATIONS, Case, make_case, of_kind
 
 from cloud_learner.models.heads import Head
 from cloud_learner.models.policy import build_policy
-from cloud_learner.models.simulated import straight_round
+from cloud_learner.models.simulated import bounded_round, straight_round
 from cloud_learner.quantization.quantize import Quantizer
 
 CASES: list[tuple[str, str, str, Head]] = [
@@ -135,3 +135,44 @@ def test_rounding_is_exact_and_its_gradient_is_that_of_the_identity() -> None:
     assert torch.equal(rounded, values.round())
     (gradient,) = torch.autograd.grad(rounded.sum(), values)
     assert torch.equal(gradient, torch.ones_like(values))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 255.0), (-128.0, 127.0)])
+def test_bounds_of_units_are_those_of_clamp_and_no_gradient_passes_beyond(
+    bounds: tuple[float, float],
+) -> None:
+    values = torch.linspace(-300.0, 300.0, 9_973, requires_grad=True)
+    low, high = bounds
+    units = bounded_round(values, low, high)
+    wanted = straight_round(values).clamp(low, high)
+    assert torch.equal(units, wanted)
+    ours, theirs = (torch.autograd.grad(each.sum(), values)[0] for each in (units, wanted))
+    assert torch.equal(ours, theirs)
+    assert torch.equal(bounded_round(values.detach(), low, high), units.detach())
+    assert bounded_round(torch.tensor([float("nan")]), low, high).isnan().all()
+
+
+@pytest.mark.parametrize("which", CASES[:6])
+def test_while_weights_are_fixed_they_are_rounded_once_and_then_anew(
+    which: tuple[str, str, str, Head],
+) -> None:
+    case = make(which, aware=True)
+    policy = case.policy
+    Quantizer(policy, kl_max=10.0).quantize(policy, case.sample)
+    observations = torch.from_numpy(case.sample.observations)
+    weights = list(policy.parameters())
+    plain = policy(observations)
+    wanted = torch.autograd.grad(plain.square().sum(), weights)
+    with policy.fixed_weights():
+        first = policy(observations)
+        with torch.no_grad():
+            second = policy(observations)
+    assert torch.equal(first, plain)
+    assert torch.equal(second, plain)
+    got = torch.autograd.grad(first.square().sum(), weights)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert torch.equal(ours, theirs)
+    with torch.no_grad():
+        for weight in weights:
+            weight.mul_(0.5)
+    assert not torch.equal(policy(observations), plain)

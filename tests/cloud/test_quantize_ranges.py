@@ -18,6 +18,7 @@ from cloud_learner.models.integers import (
     hold_range,
     hold_sampled_range,
 )
+from cloud_learner.quantization import quantize
 from cloud_learner.quantization.dead_zone import DeadZone
 from cloud_learner.quantization.quantize import Quantizer
 from shoal.errors import PolicyRejected
@@ -133,6 +134,60 @@ def test_a_dead_zone_has_fewer_integers_change() -> None:
         for case, width in ((cartpole(), 0.0), (cartpole(), 0.25))
     )
     assert zoned < 0.7 * plain
+
+
+def drift(case: Case, steps: float) -> None:
+    """Moves each weight matrix the same way, by parts of a step of its integers."""
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in case.policy.parameters():
+            step = parameter.abs().max() / 63.0
+            parameter.add_(torch.rand_like(parameter) * steps * step)
+
+
+def gaps(case: Case, **settings: float) -> tuple[list[float], set[str], int]:
+    """Of versions that drift: each gap, all precisions, and how many integers changed."""
+    quantizer = Quantizer(case.policy, **settings)
+    found: list[float] = []
+    precisions: set[str] = set()
+    changed, before = 0, quantizer.quantize(case.policy, case.sample)
+    for _ in range(12):
+        drift(case, 0.1)
+        after = quantizer.quantize(case.policy, case.sample)
+        found.append(after.kl_quantization)
+        precisions.add(after.precision)
+        changed += sum(
+            int((each != before.tensors[name]).sum())
+            for name, each in after.tensors.items()
+            if each.dtype == np.int8 and before.precision == after.precision
+        )
+        before = after
+    return found, precisions, changed
+
+
+def test_integers_that_waited_are_rounded_before_a_version_falls_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited, _, _ = gaps(cartpole(), kl_max=1.0, dead_zone=0.5)
+    rounded, _, most = gaps(cartpole(), kl_max=1.0, dead_zone=0.0)
+    assert max(rounded) < 0.5 * max(waited)
+    bound = 0.8 * max(waited)
+    kept, precisions, changed = gaps(cartpole(), kl_max=bound, dead_zone=0.5)
+    assert precisions == {"int8"}
+    assert max(kept) <= bound
+    assert changed < most  # they waited all the same where they could
+    monkeypatch.setattr(quantize, "ROUNDED_AFRESH_OVER", np.inf)
+    assert gaps(cartpole(), kl_max=bound, dead_zone=0.5)[1] != {"int8"}
+
+
+def test_integers_go_on_waiting_where_rounding_them_would_gain_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited, _, free = gaps(cartpole(), kl_max=1.0, dead_zone=0.25)
+    bound = 1.1 * max(waited)  # the last versions are over half of it
+    assert gaps(cartpole(), kl_max=bound, dead_zone=0.25)[2] > free
+    monkeypatch.setattr(quantize, "AFRESH_IS_BETTER", 0.0)
+    assert gaps(cartpole(), kl_max=bound, dead_zone=0.25) == (waited, {"int8"}, free)
 
 
 @pytest.mark.parametrize("name", ["cartpole", "image", "lstm", "nest"])

@@ -31,7 +31,6 @@ from shoal.identity import Identity
 from shoal.policy import MAX_BUNDLE_BYTES, Assembler, PayloadPart, sha256
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
-from shoal.v1 import update_pb2
 from shoalctl.pki.delegates import DelegationOffice, install
 from shoalctl.pki.pki import FleetPki, Role
 
@@ -323,16 +322,6 @@ async def test_a_report_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
                     pb.ReportActiveRequest(device_id="pi-1", version=1, **fields)  # type: ignore[arg-type]
                 )
         assert len(relay.reports) == 0
-
-
-@on_loop
-async def test_what_only_the_learner_can_do_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with place.relay() as relay, place.device("pi-1", relay.port) as device:
-        with pytest.raises(grpc.aio.AioRpcError, match="the learner's own"):
-            await device.PushUpdate(update_pb2.PushUpdateRequest())
-        with pytest.raises(grpc.aio.AioRpcError, match="the learner's own"):
-            await whole(device.GetWeights(update_pb2.GetWeightsRequest()))
 
 
 @on_loop

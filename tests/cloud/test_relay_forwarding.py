@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +10,17 @@ import grpc
 import grpc.aio
 import pytest
 from brokers import free_port
-from bundles import CONTENTS, write_bundle
 from dispatch_cloud import RUN, TASKS, taken
 from dispatch_cloud import cloud as dispatch_cloud
 from policy_device import SECOND, cloud_of, device, rollout_of
 from relay_site import FLEET, calling, relay_site
-from rollout_cloud import Cloud, rollout_cloud
+from rollout_cloud import rollout_cloud
 from sim import on_loop, until
 
 from cloud_learner.relay.channel_pool import CALLS_PER_CHANNEL, ChannelPool
 from cloud_learner.relay.config import UpstreamConfig
-from cloud_learner.rollout.bundles import PART_BYTES, StoredBundle
 from cloud_learner.rollout.rollout import Progress, State
 from edge_agent.dispatch.dispatch import Left
-from shoal.errors import RolloutError
 from shoal.v1 import dispatcher_pb2 as tasks
 from shoal.v1 import rollout_pb2 as pb
 from shoal.v1.dispatcher_pb2_grpc import DispatcherStub
@@ -35,7 +29,6 @@ from shoal.v1.parameter_server_pb2_grpc import ParameterServerStub
 from shoal.v1.rollout_pb2_grpc import RolloutsStub
 
 DEADLINE_S = 30.0
-LARGE = {**CONTENTS, "wheels/large-1.0-py3-none-any.whl": random.Random(0).randbytes(1_500_000)}
 
 
 async def told(channel: grpc.aio.Channel, name: str) -> pb.Directive:
@@ -54,22 +47,6 @@ def outcome(name: str) -> pb.ReportOutcomeRequest:
 
 def task_of(name: str) -> tasks.NextTaskRequest:
     return tasks.NextTaskRequest(fleet=FLEET, device_id=name, run_id=RUN)
-
-
-def add_bundle(cloud: Cloud, tmp_path: Path) -> StoredBundle:
-    write_bundle(tmp_path / "bundle.tar", LARGE, arch="x86_64")
-    with cloud.bundles.receiving() as incoming:
-        incoming.write((tmp_path / "bundle.tar").read_bytes())
-        return cloud.bundles.keep(incoming)
-
-
-async def fetched(channel: grpc.aio.Channel, digest: bytes, offset: int = 0) -> bytes:
-    data = bytearray()
-    request = pb.GetBundleRequest(fleet=FLEET, digest=digest, offset=offset)
-    async for part in RolloutsStub(channel).GetBundle(request, wait_for_ready=True):
-        assert part.offset == offset + len(data)
-        data += part.data
-    return bytes(data)
 
 
 @on_loop
@@ -164,79 +141,6 @@ async def test_a_relay_that_starts_anew_without_upstream_hands_a_candidate_to_no
         for asked, given in ((0, 3), (4, 4)):
             call = stub.GetPolicy(GetPolicyRequest(fleet=FLEET, version=asked), wait_for_ready=True)
             assert (await anext(aiter(call))).version == given
-
-
-@on_loop
-async def test_devices_of_a_site_get_a_bundle_that_came_upstream_once(tmp_path: Path) -> None:
-    async with rollout_cloud(tmp_path) as cloud, AsyncExitStack() as stack:
-        bundle = add_bundle(cloud, tmp_path)
-        whole = (tmp_path / "bundle.tar").read_bytes()
-        served = []
-        read = cloud.bundles.read
-
-        def counted(*given: object) -> object:
-            served.append(given)
-            return read(*given)  # type: ignore[arg-type]
-
-        cloud.bundles.read = counted  # type: ignore[assignment, method-assign]
-        port = await stack.enter_async_context(relay_site(cloud.pki, cloud.port, tmp_path / "site"))
-        names = [f"pi-{n}" for n in range(4)]
-        channels = [
-            await stack.enter_async_context(calling(cloud.pki, name, port)) for name in names
-        ]
-        got = await asyncio.gather(*(fetched(channel, bundle.digest) for channel in channels))
-        assert got == [whole] * len(names)
-        assert await fetched(channels[0], bundle.digest, 1_000_000) == whole[1_000_000:]
-        assert len(served) == 1
-        with pytest.raises(grpc.aio.AioRpcError, match="there is no bundle") as caught:
-            await fetched(channels[0], bytes(32))
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    async with (  # from its disk
-        relay_site(cloud.pki, free_port(), tmp_path / "site") as port,
-        calling(cloud.pki, "pi-1", port) as channel,
-    ):
-        assert await fetched(channel, bundle.digest) == whole
-
-
-@on_loop
-async def test_a_bundle_whose_way_upstream_breaks_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with (
-        rollout_cloud(tmp_path) as cloud,
-        relay_site(cloud.pki, cloud.port, tmp_path / "site") as port,
-        calling(cloud.pki, "pi-1", port) as channel,
-    ):
-        bundle, offsets = add_bundle(cloud, tmp_path), []
-        read = cloud.bundles.read
-
-        def breaks(bundle: StoredBundle, offset: int) -> Iterator[bytes]:
-            offsets.append(offset)
-            pieces = read(bundle, offset)
-            yield next(pieces)
-            if len(offsets) == 1:
-                raise RolloutError("the line broke")
-            yield from pieces
-
-        cloud.bundles.read = breaks  # type: ignore[method-assign]
-        assert await fetched(channel, bundle.digest) == (tmp_path / "bundle.tar").read_bytes()
-        assert offsets == [0, PART_BYTES]
-
-
-@on_loop
-async def test_a_bundle_that_is_not_the_fleets_reaches_no_device(tmp_path: Path) -> None:
-    async with (
-        rollout_cloud(tmp_path) as cloud,
-        relay_site(cloud.pki, cloud.port, tmp_path / "site") as port,
-        calling(cloud.pki, "pi-1", port) as channel,
-    ):
-        bundle, read = add_bundle(cloud, tmp_path), cloud.bundles.read
-
-        def lies(bundle: StoredBundle, offset: int) -> Iterator[bytes]:
-            return (piece[:-1] + bytes([piece[-1] ^ 1]) for piece in read(bundle, offset))
-
-        cloud.bundles.read = lies  # type: ignore[method-assign]
-        with pytest.raises(grpc.aio.AioRpcError, match="this relay cannot serve it now"):
-            await fetched(channel, bundle.digest)
-        assert not list((tmp_path / "site" / "bundles").iterdir())
 
 
 @on_loop

@@ -153,7 +153,8 @@ def test_only_the_newest_are_kept_and_graphs_that_none_of_them_uses_leave(tmp_pa
 
 
 def test_a_store_that_is_open_is_not_opened_twice(tmp_path: Path) -> None:
-    with opened(tmp_path), pytest.raises(PolicyLogError, match="in use"):
+    said = "another relay has this policy store open: stop it"
+    with opened(tmp_path), pytest.raises(PolicyLogError, match=said):
         opened(tmp_path)
 
 

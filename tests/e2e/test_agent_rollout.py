@@ -1,4 +1,4 @@
-"""Agents updated over the network with real processes: broker, learner, launchers, agents."""
+"""Agents updated over the network with real processes: broker, learner, relay, launchers, agent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brokers import free_port
 from child_process import Process
 from slot_devices import SlotDevice, write_release
 
 from cloud_learner.downlink.signing import load_signing_key
 from shoal.identity import Identity
 from shoalctl.demo.workspace import FLEET, DemoPlan, Workspace, make_workspace
+from shoalctl.pki.pki import FleetPki, Role
 
 SHOAL = (sys.executable, "-m", "shoalctl.cli")
 WAIT_S = 400.0
 """Installing takes seconds, and minutes where other tests run."""
 DEVICES = 2
+BEHIND = "device-1"
+"""It knows the relay alone; the other one asks the learner itself."""
 OLD, GOOD, BROKEN = "0.1.0-1", "0.2.0-1", "0.3.0-1"
 
 
@@ -35,6 +39,7 @@ class Site:
 
     workspace: Workspace
     devices: dict[str, SlotDevice]
+    relay_bundles: Path
 
     def operator(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
@@ -67,6 +72,19 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)  # between two looks at files of other processes
 
 
+def relay_command(workspace: Workspace, directory: Path, port: int) -> list[str]:
+    """Of a relay in front of the learner."""
+    identity = FleetPki.load(workspace.directory / "pki").issue("site-a", Role.RELAY)
+    options = {
+        "--fleet": FLEET,
+        "--identity": str(identity),
+        "--state-dir": str(directory),
+        "--upstream": workspace.server,
+        "--port": str(port),
+    }
+    return [*SHOAL, "relay", "run", *(word for option in options.items() for word in option)]
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     directory = tmp_path / "site"
@@ -79,6 +97,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         path = directory / f"{version}.tar"
         write_release(path, version, fleet=FLEET, key=key, broken=version == BROKEN)
     devices = {name: SlotDevice(tmp_path / name) for name in plan.device_ids}
+    relay_port = free_port()
 
     def set_up(name: str) -> None:
         device = devices[name]
@@ -88,6 +107,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
             for line in text.splitlines()
         ]
         config = "\n".join([*lines, "", "[trial]", "acts = 2", ""])
+        if name == BEHIND:
+            config = config.replace(workspace.server.rpartition(":")[2], str(relay_port))
         device.set_up(config, directory / f"{OLD}.tar", key.public_key().public_bytes_raw())
         shutil.copytree(identities / name, device.state_dir / "identity")
 
@@ -102,13 +123,15 @@ def site(tmp_path: Path) -> Iterator[Site]:
         start(Process([*SHOAL, *workspace.broker.arguments])).wait_for_line("broker_ready")
         learner = start(Process([*SHOAL, *workspace.learner.arguments]))
         learner.wait_for_line("grpc_listening", timeout_s=WAIT_S)
+        relay = start(Process(relay_command(workspace, tmp_path / "relay", relay_port)))
+        relay.wait_for_line("grpc_listening", timeout_s=WAIT_S)
         for device in devices.values():
             start(device.start())
-        yield Site(workspace, devices)
+        yield Site(workspace, devices, tmp_path / "relay" / "bundles")
 
 
 @pytest.mark.timeout(1200)
-def test_a_good_agent_is_committed_everywhere_and_a_broken_one_rolls_back_and_stops_there(
+def test_a_good_agent_is_committed_behind_a_relay_too_and_a_broken_one_rolls_back_and_stops_there(
     site: Site,
 ) -> None:
     until(lambda: site.versions() == {OLD}, "the first slots acted")
@@ -125,6 +148,8 @@ def test_a_good_agent_is_committed_everywhere_and_a_broken_one_rolls_back_and_st
     assert ended["succeeded"] == DEVICES
     assert site.versions() == {GOOD}
     assert all("acted" in member["reason"] for member in ended["members"])
+    # It came through the relay, which proved it and keeps it for the others of its site.
+    assert len(list(site.relay_bundles.glob("*.tar"))) == 1
 
     site.operator(
         *("start", "--bundle", site.bundle(BROKEN), "--wave", "1,100%", "--wave-timeout", "15m"),

@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from policy_attacks import POLICY_ATTACKS
 from security_site import FLEET, Site, run
 
-from edge_agent.enrollment.address import Endpoint
 from edge_agent.enrollment.enrollment import signing_request
 from edge_agent.enrollment.pinned_channel import PinnedChannel
 from edge_agent.events import Events
 from edge_agent.updates.agent_step import AgentAsked
 from edge_agent.updates.update_files import UpdateFiles
+from shoal.endpoint import Endpoint
 from shoal.enrollment import enroll_proof, prove
 from shoal.errors import BundleRefused
 from shoal.identity import Identity

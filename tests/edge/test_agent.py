@@ -330,7 +330,7 @@ def test_a_check_beside_a_running_agent_does_not_take_its_spool_for_a_fault(
             "--set actor.chunk_step: unknown key actor.chunk_step; did you mean chunk_steps",
         ),
         (["--num-envs", "0"], 4, "--num-envs: env.num_envs is 0"),
-        (["--server", "here:99999"], 4, "--server: parameter_server.port is 99999"),
+        (["--server", "here:99999"], 4, "--server 'here:99999': a port is 1 to 65535"),
         (["--set", "nonsense"], 4, "KEY=VALUE"),
         (["--broker", "here"], 4, "HOST:PORT"),
         (["--identity", "/nowhere"], 4, "no such directory"),

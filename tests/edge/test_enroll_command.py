@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.enrollment.address import Endpoint, Membership
+from edge_agent.enrollment.address import Membership
 from edge_agent.enrollment.command import read_token, run_enroll, wipe
 from shoal.errors import ConfigError, IdentityError
 
@@ -61,11 +61,6 @@ def test_a_wrong_flag_is_one_clear_error(
     with pytest.raises(ConfigError, match=part):
         run_enroll(**{**flags, **changes})  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("text", ["fleet.local:8444", "10.0.0.7:1", "[::1]:65535"])
-def test_an_address_is_written_as_it_was_read(text: str) -> None:
-    assert str(Endpoint.parse(text, what="--server")) == text
 
 
 def test_a_membership_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -90,6 +90,14 @@ class Breaks(Good):
         return super().step(action)
 class Text(Good):
     observation_space = gymnasium.spaces.Tuple((gymnasium.spaces.Text(3),))
+class Unbounded(Good):
+    """Its bounds became NaN after gymnasium looked at them."""
+    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-9, 9, (2,))})
+    observation_space["x"].low[1] = np.nan
+class Lavish(Good):
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, -1e30, terminated, truncated, info
 class Outside(Good):
     def seen(self):
         return {"t": 100, "x": np.zeros(2)}
@@ -130,6 +138,11 @@ def test_environments_of_gymnasium_pass(env_id: str) -> None:
         ("Unseeded", "seeding", "differ at the reset: draw from self.np_random"),
         ("Forgetful", "endings", "terminated at exactly step 3: if that is a limit return trunc"),
         ("Hoarder", "exactness", "keeps state beyond its resets"),
+        (
+            "Lavish",
+            "observations",
+            r"rewards such as -1e\+30: .* over its training.max_reward, 1e\+12",
+        ),
         ("Endless", "endings", r"no episode ended in \d+ steps and there is no limit"),
     ],
 )
@@ -146,6 +159,7 @@ def test_what_an_agent_can_live_with_is_a_warning_with_advice(
     ("name", "finding", "said"),
     [
         ("Text", "spaces", "0 in it, a Text, is not supported"),
+        ("Unbounded", "spaces", "x: a box of shape (2,) has a bound that is NaN: use -inf and inf"),
         ("Nothing", "spaces", 'has no environment "Nothing"'),
         ("Outside", "observations", "t: 100, its observation space says a whole number from 0"),
         ("Breaks", "seeding", "raised RuntimeError in step: motor jammed"),
@@ -261,13 +275,25 @@ def test_the_command_gives_json_and_the_code_of_the_first_fault() -> None:
         (["CartPole-v1", "--kwargs", "a b=1"], "give KEY=VALUE"),
         (["CartPole-v1", "--control-hz", "0"], "control_hz"),
         (["CartPole-v1", "--num-envs", "-1"], "num_envs"),
+        (["CartPole-v1", "--num-envs", "0"], "num_envs"),
         (["--kwargs", "a=1"], "goes with ENV"),
+        # Who has no configuration, or means an environment, is told of the other way.
+        ([], "--config FILE; to look at an environment alone: shoal agent check ENV"),
+        (["--env", "Acrobot-v1"], "to look at Acrobot-v1 alone: shoal agent check Acrobot-v1"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(arguments: list[str], said: str) -> None:
     result = run(*arguments)
     assert isinstance(result.exception, ConfigError)
     assert said in str(result.exception)
+
+
+def test_who_checks_a_configuration_is_not_told_of_environments(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('state_dir = "state"')
+    for arguments in (["--config", str(tmp_path / "agent.toml")], ["--fleet", "pond"]):
+        result = run(*arguments)
+        assert isinstance(result.exception, ConfigError)
+        assert "alone" not in str(result.exception)
 
 
 def test_a_seed_makes_the_same_findings_again() -> None:

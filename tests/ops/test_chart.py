@@ -70,11 +70,23 @@ def test_levels_are_drawn_across_and_named_with_their_values() -> None:
     assert lines[-1].split()[0] == "0"
 
 
-def test_two_levels_in_one_line_keep_both_names() -> None:
-    levels = [Level(499.9, "threshold"), Level(500.0, "published", dotted=True)]
-    text = "\n".join(draw_chart(ramp(9), levels, width=80, height=8))
-    assert "threshold 499.9" in text
-    assert "published 500" in text
+@pytest.mark.parametrize("braille", [True, False])
+def test_two_levels_in_one_line_are_both_named_there(
+    braille: bool,  # noqa: FBT001 - pytest gives it by name
+) -> None:
+    levels = [Level(475.0, "threshold"), Level(500.0, "published", dotted=True)]
+    for width, first in ((80, "published 500, threshold 475"), (50, "published 500")):
+        lines = draw_chart(ramp(9), levels, width=width, height=8, braille=braille)
+        assert lines[0].endswith(first)
+        # Where there is no room for both, the other is below.
+        assert sum("threshold 475" in line for line in lines) == 1
+
+
+@given(st.floats(0, 500), st.integers(7, 30))
+def test_a_level_is_named_in_the_line_that_it_is_drawn_in(value: float, height: int) -> None:
+    lines = draw_chart(ramp(9), [Level(value, "here")], width=80, height=height, braille=False)
+    (named,) = (line for line in lines if "here" in line)
+    assert "--" in named
 
 
 def test_the_curve_starts_low_and_ends_high_in_braille_too() -> None:

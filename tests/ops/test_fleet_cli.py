@@ -198,8 +198,11 @@ def test_a_table_has_the_newest_policies_and_says_how_many_there_are_beside(
 def test_a_policy_is_shown_by_its_version(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    served.fleet.policies = [fleet_pb2.PolicyInfo(version=7, active_devices=["pi-2"])]
-    for name in ("7", "v7"):
+    served.fleet.policies = [
+        fleet_pb2.PolicyInfo(version=7, active_devices=["pi-2"]),
+        fleet_pb2.PolicyInfo(version=6),
+    ]
+    for name in ("7", "v7", "latest"):
         assert run(["policy", "show", name, *served.options]) == 0
         assert "Devices        pi-2" in capsys.readouterr().out
     assert run(["policy", "show", "7", "-o", "json", *served.options]) == 0

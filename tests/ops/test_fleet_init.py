@@ -138,7 +138,7 @@ def test_the_command_says_where_the_fleet_is_and_what_devices_pin(
     fingerprint = FleetPki.load(tmp_path / "fleet").fingerprint
     assert fingerprint in said.err
     assert "carry it away" not in said.err
-    assert run(["enroll", "fingerprint", "--dir", directory]) == 0
+    assert run(["enroll", "fingerprint", "--fleet", directory]) == 0
     assert capsys.readouterr().out.strip() == fingerprint
 
 
@@ -161,10 +161,10 @@ def test_tokens_are_made_listed_and_taken_back_and_their_secrets_are_not_kept(
     make_fleet(tmp_path / "fleet", FleetPlan("reef"))
     assert run(["enroll", "token", "create", "--device", "pi-1", "--dir", directory]) == 0
     token_id, _, secret = capsys.readouterr().out.strip().partition(".")
-    assert run(["enroll", "token", "ls", "--dir", directory]) == 0
+    assert run(["enroll", "token", "ls", "--fleet", directory]) == 0
     assert f"{token_id}  valid  pi-1" in capsys.readouterr().out
     assert run(["enroll", "token", "revoke", token_id, "--dir", directory]) == 0
-    assert run(["enroll", "token", "ls", "--dir", directory]) == 0
+    assert run(["enroll", "token", "ls", "--fleet", directory]) == 0
     assert "revoked" in capsys.readouterr().out
     kept = [path.read_bytes() for path in (tmp_path / "fleet").glob("enrollment.sqlite*")]
     assert not any(secret.encode() in each for each in kept)

@@ -171,12 +171,6 @@ def test_an_existing_identity_is_never_overwritten(pki: FleetPki) -> None:
     assert (pki.directory / "identities" / "pi-1" / "key.pem").read_bytes() == before
 
 
-def test_an_existing_fleet_is_never_overwritten(pki: FleetPki) -> None:
-    with pytest.raises(ConfigError, match="holds a fleet's CA already"):
-        FleetPki.create(pki.directory, "demo")
-    assert FleetPki.load(pki.directory).ca == pki.ca
-
-
 def test_certificates_are_dated_by_the_clock_and_begin_a_little_earlier(tmp_path: Path) -> None:
     pki = FleetPki.create(tmp_path / "pki", "demo", clock=lambda: NOW)
     issued = certificate(pki.issue("pi-1", Role.DEVICE, lifetime=timedelta(hours=1)))
@@ -214,31 +208,6 @@ def test_a_damaged_or_unproven_signing_request_is_refused(pki: FleetPki) -> None
     for pem in (b"", b"not a request", forged, weak):
         with pytest.raises(IdentityError, match="signing request"):
             pki.sign_csr(pem, "pi-1", Role.DEVICE)
-
-
-def test_loading_says_which_file_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(IdentityError, match=r"ca\.pem: No such file"):
-        FleetPki.load(tmp_path)
-
-
-def test_loading_refuses_keys_that_others_may_read(pki: FleetPki) -> None:
-    (pki.directory / "policy.key").chmod(0o644)
-    with pytest.raises(IdentityError, match="chmod 600"):
-        FleetPki.load(pki.directory)
-
-
-@pytest.mark.parametrize("file", ["ca.pem", "ca.key", "policy.key"])
-def test_loading_a_damaged_file_is_one_clear_error(pki: FleetPki, file: str) -> None:
-    (pki.directory / file).write_text("damaged")
-    with pytest.raises(IdentityError, match="damaged"):
-        FleetPki.load(pki.directory)
-
-
-def test_loading_refuses_a_ca_key_of_another_fleet(pki: FleetPki, tmp_path: Path) -> None:
-    other = FleetPki.create(tmp_path / "other", "demo")
-    (pki.directory / "ca.key").write_bytes((other.directory / "ca.key").read_bytes())
-    with pytest.raises(IdentityError, match="does not belong"):
-        FleetPki.load(pki.directory)
 
 
 def test_the_intermediate_is_certified_anew_and_what_it_issued_stays_good(tmp_path: Path) -> None:

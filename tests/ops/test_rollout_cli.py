@@ -7,11 +7,15 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 from bundles import PUBLIC, write_bundle
 from rollout_cloud import Cloud, report, rollout_cloud
 from sim import on_loop
 
+from cloud_learner.serving.grpc_server import Context
+from shoal.v1 import fleet_pb2, fleet_pb2_grpc
 from shoal.v1 import rollout_pb2 as pb
 from shoalctl.cli import run
 
@@ -86,6 +90,31 @@ async def test_pausing_and_aborting_need_a_rollout_that_goes_on_and_keep_the_rea
         assert "aborted: it limps" in capsys.readouterr().out
         assert await shoal("resume", "1") == 4
         assert "aborted already" in capsys.readouterr().err
+
+
+class Policies(fleet_pb2_grpc.FleetServicer):
+    """The part of the fleet's view that knows the policies."""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        fleet_pb2_grpc.add_FleetServicer_to_server(self, server)
+
+    def stop_streams(self) -> None:
+        pass
+
+    async def ListPolicies(  # noqa: N802 - the name in the proto
+        self, request: fleet_pb2.ListPoliciesRequest, context: Context
+    ) -> fleet_pb2.ListPoliciesResponse:
+        policies = [fleet_pb2.PolicyInfo(version=version) for version in (2, 1)]
+        return fleet_pb2.ListPoliciesResponse(policies=policies)
+
+
+@on_loop
+async def test_the_latest_policy_is_rolled_out_by_that_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with rollout_cloud(tmp_path, beside=[Policies()]) as cloud:
+        assert await of(cloud)("start", "--policy", "latest") == 0
+        assert "rollout 1 of policy 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
 from wire.column_samples import column_chunk, column_samples
+from wire.curve_samples import curve_samples
 from wire.delegation_samples import delegation_samples
 from wire.enrollment_samples import enrollment_samples
 from wire.event_samples import fleet_event_samples
@@ -53,6 +54,7 @@ from shoal.tensors import Array, encode_tensors
 from shoal.trajectory import encode_chunk, encode_envelope
 from shoal.v1 import (
     columns_pb2,
+    curve_pb2,
     delegation_pb2,
     device_pb2,
     dispatcher_pb2,
@@ -74,6 +76,7 @@ from shoal.wire import frame, parse, unframe
 GOLDEN = Path(__file__).with_name("golden")
 MODULES = (
     columns_pb2,
+    curve_pb2,
     delegation_pb2,
     device_pb2,
     dispatcher_pb2,
@@ -235,6 +238,7 @@ def _messages() -> dict[str, Message]:
         **fleet_samples(),
         **enrollment_samples(),
         **fleet_event_samples(),
+        **curve_samples(),
         **rollout_samples(),
         **updates(telemetry),
         **onnx_samples(),

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import cartpole_spec, nested, rover_spec, specs
+from strategies import boxes, cartpole_spec, nested, rover_spec, specs
 
 from shoal.errors import WireError
 from shoal.layout import ActionLayout
@@ -212,6 +212,25 @@ def test_refuses_bounds_that_do_not_agree() -> None:
         Box(np.zeros(2, np.float32), np.zeros(2, np.float64))
     with pytest.raises(WireError, match="not supported"):
         Box(np.zeros(2, np.complex64), np.zeros(2, np.complex64))
+
+
+@given(boxes(), st.data())
+def test_refuses_a_bound_that_is_no_number_and_a_box_that_holds_nothing(
+    box: Box, data: st.DataObject
+) -> None:
+    assume(box.dtype.kind in "fiu")
+    at = data.draw(st.integers(0, box.low.size - 1))
+    low, high = np.zeros(box.shape, box.dtype), np.ones(box.shape, box.dtype)
+    above = low.copy()
+    above.flat[at] = 2
+    with pytest.raises(WireError, match="a lower bound above the upper one"):
+        Box(above, high)
+    if box.dtype.kind == "f":
+        nan = low.copy()
+        nan.flat[at] = np.nan
+        for bounds in ((nan, high), (low, nan)):
+            with pytest.raises(WireError, match="a bound that is NaN: use -inf and inf"):
+                Box(*bounds)
 
 
 def test_refuses_a_specification_without_spaces() -> None:

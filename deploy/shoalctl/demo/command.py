@@ -24,6 +24,7 @@ from shoal.spaces import EnvSpec
 from shoal.v1 import fleet_pb2
 from shoalctl.demo.observer import Observer
 from shoalctl.demo.options import DemoOptions
+from shoalctl.demo.picture import Picture
 from shoalctl.demo.processes import Processes
 from shoalctl.demo.result import (
     End,
@@ -35,7 +36,7 @@ from shoalctl.demo.result import (
     result_envelope,
 )
 from shoalctl.demo.summary import summary
-from shoalctl.demo.view import Picture, View, make_view
+from shoalctl.demo.view import View, make_view
 from shoalctl.demo.workspace import Workspace, make_workspace
 
 LAST_REPORTS_S = 3.0  # how long the last reports of stopped devices may take to arrive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shoalctl.demo.view import bytes_text
+from shoalctl.demo.picture import bytes_text
 
 _VERBS = {
     "solved": "solved",

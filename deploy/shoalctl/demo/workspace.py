@@ -242,7 +242,7 @@ def check_learner(path: Path, plan: DemoPlan, spec: EnvSpec | None = None) -> No
     check_training(training, choice)
     check_gradients(training, choice)
     if config.init is not None:
-        from cloud_learner.training.init_file import read_init
+        from cloud_learner.training.start import read_init
 
         read_init(config, choice)
     if spec is not None:
@@ -252,7 +252,7 @@ def check_learner(path: Path, plan: DemoPlan, spec: EnvSpec | None = None) -> No
 def _check_spaces(spec: EnvSpec, config: LearnerConfig, choice: Choice) -> None:
     """Builds what is to be trained, and throws it away."""
     from cloud_learner.gradients.making import live_of
-    from cloud_learner.training.brain import build_brain
+    from cloud_learner.training.start import build_brain
 
     try:
         brain = build_brain(spec, config, choice)

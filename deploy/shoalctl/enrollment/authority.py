@@ -25,15 +25,10 @@ from shoalctl.enrollment.applications import (
     device_id_of,
     is_issued_by,
 )
+from shoalctl.enrollment.approvals import Approvals
 from shoalctl.enrollment.config import HOUR_S, EnrollmentConfig
 from shoalctl.enrollment.refusal import EnrollmentRefused, Reason, name_taken
-from shoalctl.enrollment.store import (
-    APPROVED,
-    DENIED,
-    PENDING,
-    EnrollmentStore,
-    RequestRecord,
-)
+from shoalctl.enrollment.store import APPROVED, PENDING, EnrollmentStore, RequestRecord
 from shoalctl.enrollment.tokens import judge_token, parse_token
 from shoalctl.pki.pki import FleetPki, Role
 from shoalctl.pki.registry import DeviceRegistry
@@ -73,6 +68,7 @@ class Authority:
         self._redeem = redeem
         self._clock = clock
         self._registry = DeviceRegistry(config.devices_file)
+        self._approvals = Approvals(config, store)
 
     # ------------------------------------------------------------------------------- for devices
 
@@ -156,17 +152,7 @@ class Authority:
             ConfigError: There is none under that name.
         """
         with self._store.transaction():
-            self._forget_old_requests()
-            found = self._store.request(device_id)
-            if found is None:
-                raise ConfigError(
-                    f"no device waits under the name {device_id!r}: `shoal enroll requests` lists "
-                    "those that do"
-                )
-            decided = RequestRecord(
-                device_id, found.key_digest, found.address, found.created_s, state
-            )
-            self._store.put_request(decided)
+            decided = self._approvals.decide(device_id, state, now_s=self._clock())
             self._note(state, f"an operator has {state} {device_id}", device_id=device_id)
         return decided
 
@@ -263,43 +249,15 @@ class Authority:
         *,
         now_s: float,
     ) -> bool:
-        self._forget_old_requests()
-        found = self._store.request(device_id)
-        if found is None:
-            waiting = [each for each in self._store.requests() if each.state == PENDING]
-            if not self._config.max_requests:
-                raise EnrollmentRefused(
-                    Reason.TOKEN_MISSING,
-                    "this fleet admits nobody without a token: make one with `shoal enroll token "
-                    "create`",
-                    device_id=device_id,
-                )
-            if len(waiting) >= self._config.max_requests:
-                raise EnrollmentRefused(
-                    Reason.TOO_MANY_REQUESTS,
-                    "too many devices wait for an operator: come back later, or with a token",
-                    device_id=device_id,
-                )
-            self._store.put_request(
-                RequestRecord(device_id, key_digest(key), application.address, now_s, PENDING)
-            )
+        asked = RequestRecord(device_id, key_digest(key), application.address, now_s, PENDING)
+        found = self._approvals.ask(asked)
+        if found is asked:
             self._note(
                 "requested",
                 f"{device_id} asks to be enrolled: `shoal enroll approve {device_id}`, or deny",
                 device_id=device_id,
                 address=application.address,
                 key=key_digest(key).hex(),
-            )
-            return False
-        if found.key_digest != key_digest(key):
-            raise EnrollmentRefused(
-                Reason.NAME_REQUESTED,
-                f"another device waits under the name {device_id}: choose another name",
-                device_id=device_id,
-            )
-        if found.state == DENIED:
-            raise EnrollmentRefused(
-                Reason.DENIED, f"an operator has denied {device_id}", device_id=device_id
             )
         return found.state == APPROVED
 
@@ -387,9 +345,6 @@ class Authority:
             raise EnrollmentRefused(
                 Reason.CHALLENGE, "the challenge was answered before, or is too old: begin again"
             )
-
-    def _forget_old_requests(self) -> None:
-        self._store.drop_requests_before(self._clock() - self._config.request_lifetime_h * HOUR_S)
 
     def _note(
         self, name: str, message: str, *, device_id: str, severity: str = "info", **fields: str

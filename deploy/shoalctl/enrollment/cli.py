@@ -17,6 +17,7 @@ from shoalctl.enrollment.config import EnrollmentConfig, load_enrollment
 from shoalctl.enrollment.store import APPROVED, DENIED, EnrollmentStore
 from shoalctl.enrollment.tokens import TokenRecord, new_token
 from shoalctl.enrollment.views import device_list, event_list, request_list, token_list
+from shoalctl.option_names import present_name
 from shoalctl.output import Format, write_listing
 
 if TYPE_CHECKING:
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
 MAX_USES = 100_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-enroll_app = typer.Typer(no_args_is_help=True)
+enroll_app = typer.Typer(
+    no_args_is_help=True, context_settings={"token_normalize_func": present_name}
+)
 token_app = typer.Typer(help="Secrets that devices trade for a certificate.", no_args_is_help=True)
 enroll_app.add_typer(token_app, name="token")
 
 Directory = Annotated[
     Path,
     typer.Option(
-        "--dir", "-d", envvar="SHOAL_FLEET_DIR", help="The directory that `shoal fleet init` made."
+        "--fleet",
+        "-f",
+        envvar="SHOAL_FLEET_DIR",
+        help="The directory that `shoal fleet init` made.",
     ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, wide, json or yaml.")]

@@ -92,6 +92,6 @@ def load_enrollment(directory: Path) -> EnrollmentConfig:
     path = directory / CONFIG_FILE
     if not path.exists():
         raise ConfigError(
-            f"{path}: no such file; give the directory that `shoal fleet init` made with --dir"
+            f"{path}: no such file; give the directory that `shoal fleet init` made with --fleet"
         )
     return load_config(EnrollmentConfig, path)

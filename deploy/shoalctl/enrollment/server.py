@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from cloud_learner.serving.grpc_server import GrpcServer
-from edge_agent.enrollment.address import Endpoint
 from edge_agent.uplink.connection import Address
+from shoal.endpoint import Endpoint
 from shoal.identity import Identity
 from shoal.services import Service, run_services
 from shoal.topics import Topics

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ShoalError
+from shoal.policy_version import parse_policy_version
 from shoalctl.fleet.curve import curve
 from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
@@ -179,7 +180,7 @@ def list_policies(
 
 @policy_app.command("show")
 def show_policy(
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="Its number: 7, or v7.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="7, v7, or latest.")],
     *,
     identity: IdentityPath,
     server: Server = DEFAULT_SERVER,
@@ -193,11 +194,9 @@ def show_policy(
     """
     from shoalctl.views.policies import describe_policy, policy_item, policy_of
 
-    number = version.removeprefix("v")
-    if not (number.isascii() and number.isdecimal()):
-        raise ConfigError(f"{version!r} is no policy version: give its number, such as 7 or v7")
+    number = parse_policy_version(version)
     with fleet_client(server, identity, timeout_s) as client:
-        item = policy_item(policy_of(client.policies().policies, int(number)))
+        item = policy_item(policy_of(client.policies().policies, number))
     if output in {Format.JSON, Format.YAML}:
         write_envelope("shoal.v1.Policy", [item], output)
         return

@@ -16,6 +16,8 @@ from shoal.errors import (
 )
 from shoal.identity import Identity
 from shoal.v1 import (
+    curve_pb2,
+    curve_pb2_grpc,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
     events_pb2,
@@ -70,6 +72,7 @@ class FleetClient:
         )
         self._stub = fleet_pb2_grpc.FleetStub(self._channel)
         self._dispatcher = dispatcher_pb2_grpc.DispatcherStub(self._channel)
+        self._curves = curve_pb2_grpc.CurvesStub(self._channel)
         self._events = events_pb2_grpc.EventsStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -94,6 +97,11 @@ class FleetClient:
         """One device and its events."""
         request = fleet_pb2.DescribeDeviceRequest(fleet=self.fleet, device_id=device_id)
         return self._ask(self._stub.DescribeDevice, request, fleet_pb2.DescribeDeviceResponse)
+
+    def curve(self) -> curve_pb2.LearningCurve:
+        """How the mean return went since the learner started."""
+        request = curve_pb2.GetCurveRequest(fleet=self.fleet)
+        return self._ask(self._curves.GetCurve, request, curve_pb2.LearningCurve)
 
     def policies(self) -> fleet_pb2.ListPoliciesResponse:
         """Every policy version, newest first."""

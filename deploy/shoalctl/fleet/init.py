@@ -68,7 +68,8 @@ def make_fleet(directory: Path, plan: FleetPlan, *, offline: Path | None = None)
         ConfigError: A directory is in use or can't be written, or a name is not valid.
     """
     from shoalctl.pki.delegates import DELEGATE_FILE, DelegationOffice
-    from shoalctl.pki.pki import POLICY_KEY_FILE, FleetPki, Role
+    from shoalctl.pki.fleet_keys import POLICY_KEY_FILE
+    from shoalctl.pki.pki import FleetPki, Role
 
     directory = directory.absolute()
     if offline is not None:
@@ -216,14 +217,14 @@ def init(
             f"ca.key and policy.key are in {offline_root}: carry it away, and keep two copies. "
             f"In {directory} remain the intermediate, and a delegate that the learner signs "
             f"policies with until {_delegation_ends(pki)}. Bring {offline_root} back for the next "
-            f"one (`shoal pki delegate --dir {directory} --policy-key {key}`), which also revokes "
-            f"one that was stolen, and for `shoal flash bundle --policy-key {key}`.",
+            f"one (`shoal pki delegate --fleet {directory} --policy-key {key}`), which revokes one "
+            f"that was stolen, too, and for `shoal flash bundle --policy-key {key}`.",
             err=True,
         )
     typer.echo(
         "Next, each in a terminal of its own: "
         f"shoal broker run --config {directory}/broker.toml; "
         f"shoal learner run --config {directory}/learner.toml; "
-        f"shoal enroll serve --dir {directory}",
+        f"shoal enroll serve --fleet {directory}",
         err=True,
     )

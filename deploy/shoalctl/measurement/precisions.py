@@ -37,6 +37,7 @@ from edge_agent.precisions.forms import (
 from shoal.config import load_config
 from shoal.errors import ConfigError
 from shoal.layout import ActionLayout
+from shoal.policy_version import parse_policy_version
 from shoalctl.measurement.report import Cell, Machine, envelope, table, this_machine, versions
 
 SCHEMA = "shoal.v1.BenchPrecisions"
@@ -153,7 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--state", type=Path, help="or the state_dir of a learner or of a device")
     parser.add_argument("--config", type=Path, help="or a device's agent.toml: what it acts with")
-    parser.add_argument("--version", type=int, help="with a state_dir; by default the newest")
+    parser.add_argument(
+        "--version",
+        type=parse_policy_version,
+        help="with a state_dir: 7, v7, or latest, the default",
+    )
     parser.add_argument("--env", help="which environment; by default what file or config say")
     parser.add_argument("--envs", type=int, help="copies of it, N; by default the device's, else 8")
     parser.add_argument("--rows", type=int, default=512, help="observations for the parity")

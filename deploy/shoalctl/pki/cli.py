@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shoal.delegation import Delegation, Purpose
+from shoalctl.option_names import present_name
 from shoalctl.output import Format, Item, Value, write_envelope
 from shoalctl.pki.delegates import (
     DELEGATE_FILE,
@@ -17,7 +18,7 @@ from shoalctl.pki.delegates import (
 )
 from shoalctl.pki.pki import FleetPki, Role
 
-pki_app = typer.Typer()
+pki_app = typer.Typer(context_settings={"token_normalize_func": present_name})
 
 PolicyKey = Annotated[
     Path | None, typer.Option(help="Where the fleet's policy.key is kept, e.g. in a safe.")
@@ -25,7 +26,7 @@ PolicyKey = Annotated[
 Output = Annotated[
     Format, typer.Option("--output", "-o", help="table, or one json or yaml envelope on stdout.")
 ]
-Directory = Annotated[Path, typer.Option("--dir", "-d", help="Where the fleet's CA is.")]
+Directory = Annotated[Path, typer.Option("--fleet", "-f", help="Where the fleet's CA is.")]
 
 
 @pki_app.callback()
@@ -37,7 +38,9 @@ def pki() -> None:
 def init(
     fleet: Annotated[str, typer.Argument(help="The fleet's name: a-z, 0-9 and '-'.")],
     *,
-    directory: Directory = Path("pki"),
+    directory: Annotated[Path, typer.Option("--dir", "-d", help="The directory to make.")] = Path(
+        "pki"
+    ),
 ) -> None:
     """Make the CA and the policy signing key of a new fleet, and print where they are.
 
@@ -123,7 +126,7 @@ def delegate(
     ] = f"{DELEGATION_LIFETIME.days}d",
     out: Annotated[
         Path | None,
-        typer.Option(help="Where to write it. (default: delegate.key in DIR/identities/learner)"),
+        typer.Option(help="Where to write it. (default: delegate.key in FLEET/identities/learner)"),
     ] = None,
     generation: Annotated[
         int | None, typer.Option(min=1, help="Its number, if the last one's is lost.")

@@ -22,13 +22,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shoal.durable_file import write_durably
 from shoal.errors import ConfigError, IdentityError
 from shoal.identity import RELAY_URI
-from shoal.topics import check_device_id, check_fleet
+from shoal.topics import check_device_id
 from shoalctl.pki.certificates import (
     LEAF_LIFETIME,
     Subject,
-    ca_certificate,
     common_name,
-    fleet_of,
     hosts_of,
     intermediate_certificate,
     leaf_certificate,
@@ -36,22 +34,16 @@ from shoalctl.pki.certificates import (
     revocation_list,
 )
 from shoalctl.pki.delegates import DELEGATE_FILE, Delegate
+from shoalctl.pki.fleet_keys import CA_KEY_FILE, INTERMEDIATE_FILE, POLICY_KEY_FILE, FleetKeys
 from shoalctl.pki.key_files import (
     PRIVATE,
     PUBLIC,
     certificate_pem,
     key_pem,
     private_hex,
-    public_hex,
     read_key,
-    read_policy_key,
     write_directory,
-    write_new,
 )
-
-CA_FILE, CA_KEY_FILE = "ca.pem", "ca.key"
-INTERMEDIATE_FILE, INTERMEDIATE_KEY_FILE = "intermediate.pem", "intermediate.key"
-POLICY_KEY_FILE, POLICYPUBLIC_FILE = "policy.key", "policy.pub"
 
 
 class Role(StrEnum):
@@ -121,31 +113,8 @@ class FleetPki:
         Raises:
             ConfigError: The name is not valid, or a directory holds a fleet or can't be written.
         """
-        check_fleet(fleet)
-        safe = offline or directory
-        for place in (directory, safe):
-            if any((place / name).exists() for name in (CA_FILE, CA_KEY_FILE)):
-                raise ConfigError(f"{place} holds a fleet's CA already: choose another directory")
-        ca_key, issuer_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        policy_key = Ed25519PrivateKey.generate()
-        ca = ca_certificate(ca_key, fleet, now=clock())
-        issuer = intermediate_certificate(ca, ca_key, issuer_key.public_key(), now=clock())
-        try:
-            for place in (directory, safe):
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_new(directory / CA_FILE, certificate_pem(ca), PUBLIC)
-            write_new(directory / INTERMEDIATE_FILE, certificate_pem(issuer), PUBLIC)
-            write_new(directory / INTERMEDIATE_KEY_FILE, key_pem(issuer_key), PRIVATE)
-            write_new(directory / POLICYPUBLIC_FILE, public_hex(policy_key.public_key()), PUBLIC)
-            write_new(safe / POLICY_KEY_FILE, private_hex(policy_key), PRIVATE)
-            write_new(safe / CA_KEY_FILE, key_pem(ca_key), PRIVATE)
-            if safe != directory:
-                write_new(safe / CA_FILE, certificate_pem(ca), PUBLIC)
-        except OSError as error:
-            raise ConfigError(f"can't write a fleet's keys to {directory}: {error}") from error
-        public = policy_key.public_key().public_bytes_raw()
-        kept = policy_key if offline is None else None  # a learner is given a delegate then
-        return cls(directory, fleet, ca, issuer, clock, public, issuer_key, kept)
+        keys = FleetKeys.make(directory, fleet, offline=offline, now=clock())
+        return cls._of(directory, keys, clock)
 
     @classmethod
     def load(cls, directory: Path, *, clock: Callable[[], datetime] = _utc_now) -> Self:
@@ -157,48 +126,20 @@ class FleetPki:
         Raises:
             IdentityError: A file is missing, unreadable, readable by others, or damaged.
         """
-        try:
-            ca = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
-            fleet = fleet_of(ca)
-            ca_key = read_key(directory / CA_KEY_FILE)
-            issuer, issuer_key = ca, ca_key
-            if (directory / INTERMEDIATE_FILE).exists():
-                issuer = x509.load_pem_x509_certificate(
-                    (directory / INTERMEDIATE_FILE).read_bytes()
-                )
-                issuer_key = read_key(directory / INTERMEDIATE_KEY_FILE)
-                issuer.verify_directly_issued_by(ca)
-            policy_key = read_policy_key(directory / POLICY_KEY_FILE)
-            public = (
-                policy_key.public_key().public_bytes_raw()
-                if policy_key is not None
-                else bytes.fromhex((directory / POLICYPUBLIC_FILE).read_text("ascii"))
-            )
-        except OSError as error:
-            reason = f"{error.filename}: {error.strerror}"
-            raise IdentityError(
-                f"no fleet CA in {directory} ({reason}): make one with `shoal fleet init`"
-            ) from error
-        except (ValueError, TypeError, InvalidSignature) as error:
-            raise IdentityError(
-                f"the fleet CA in {directory} is damaged ({error}): restore it from a backup"
-            ) from error
-        for name, key, certificate in (
-            (CA_KEY_FILE, ca_key, ca),
-            (INTERMEDIATE_KEY_FILE, issuer_key, issuer),
-        ):
-            if key is not None and key.public_key() != certificate.public_key():
-                raise IdentityError(
-                    f"{directory}/{name} does not belong to {name.removesuffix('key')}pem: "
-                    "restore both from one backup"
-                )
-        if issuer_key is None:
-            missing = INTERMEDIATE_KEY_FILE if issuer is not ca else CA_KEY_FILE
-            raise IdentityError(
-                f"no fleet CA in {directory} ({directory / missing}: No such file or directory): "
-                "make one with `shoal fleet init`"
-            )
-        return cls(directory, fleet, ca, issuer, clock, public, issuer_key, policy_key)
+        return cls._of(directory, FleetKeys.read(directory), clock)
+
+    @classmethod
+    def _of(cls, directory: Path, keys: FleetKeys, clock: Callable[[], datetime]) -> Self:
+        return cls(
+            directory,
+            keys.fleet,
+            keys.ca,
+            keys.issuer,
+            clock,
+            keys.policy_public_key,
+            keys.issuer_key,
+            keys.policy_key,
+        )
 
     def renew_intermediate(self, root: Path) -> Self:
         """Has the root certify the intermediate anew; certificates that it issued stay good.

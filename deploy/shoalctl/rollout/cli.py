@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, ShoalError
+from shoal.policy_version import parse_policy_version
 from shoalctl.fleet.cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout
 from shoalctl.output import Format, plain, printable, write_envelope, write_listing
 
@@ -53,7 +54,7 @@ def start(
         str | None, typer.Option("--agent", help="Version of the bundle.", metavar="VERSION")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", help="Number of the policy.", metavar="VERSION")
+        str | None, typer.Option("--policy", help="A policy: 7, v7, or latest.", metavar="VERSION")
     ] = None,
     wave: Annotated[
         str, typer.Option("--wave", help="How many devices, wave after wave; at last all.")
@@ -91,7 +92,7 @@ def start(
     if (policy is None) == (agent is None and bundle is None):
         raise ConfigError("give one of --policy VERSION, and --agent VERSION or --bundle FILE")
     with rollout_client(server, identity, timeout_s) as client:
-        version = policy.removeprefix("v") if policy is not None else agent
+        version = agent if policy is None else str(_number_of(policy, client))
         if bundle is not None:
             added = _send(client, bundle, identity, timeout_s, dry_run=dry_run)
             if agent not in (None, added.version):
@@ -237,6 +238,13 @@ def add_bundle(
     with rollout_client(server, identity, timeout_s) as client:
         bundle = _send(client, file, identity, timeout_s, dry_run=dry_run)
     write_listing(bundle_list([bundle]), output)
+
+
+def _number_of(policy: str, client: RolloutClient) -> int:
+    from shoalctl.views.policies import policy_of
+
+    number = parse_policy_version(policy)
+    return policy_of(client.policies().policies, None).version if number is None else number
 
 
 def _send(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -78,13 +78,15 @@ def draw_chart(
     texts = {0: _number(high), rows // 2: "", rows - 1: _number(low)}
     texts[rows // 2] = _number(_Scale(low, high, rows).value(rows - 1 - rows // 2))
     margin = max(map(len, texts.values()))
-    named = _names(across, _Scale(low, high, rows))
-    right = max((len(name) for name in named.values()), default=-1) + 1
-    if width - margin - 1 - right < _PLOT_COLUMNS:
-        named, right = {}, 0
-    columns = width - margin - 1 - right
     dots = (2, 4) if braille else (1, 1)
     y = _Scale(low, high, rows * dots[1])
+    inside = width - margin - 1
+    named = _names(across, y, dots[1], together=True)
+    if inside - _wide(named) < inside // 2:
+        named = _names(across, y, dots[1], together=False)
+    if inside - _wide(named) < _PLOT_COLUMNS:
+        named = {}
+    columns = inside - _wide(named)
     steps = [p.steps for p in shown]
     x = _Scale(*_range(steps, whole=True), columns * dots[0])
     grid = _grid(shown, across, x, y)
@@ -153,12 +155,29 @@ def _in_braille(grid: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _names(levels: Sequence[Level], scale: _Scale) -> dict[int, str]:
-    """The line at which each level is named: its own, or the nearest that is free."""
+def _wide(named: Mapping[int, str]) -> int:
+    """Columns that names take, with the one before them."""
+    return max((len(name) for name in named.values()), default=-1) + 1
+
+
+def _names(levels: Sequence[Level], y: _Scale, dots: int, *, together: bool) -> dict[int, str]:
+    """The line at which each level is named.
+
+    Args:
+        levels: Those that are drawn.
+        y: Where they are.
+        dots: Of its cells in a line.
+        together: Whether levels of one line are all named there; else all but the highest are
+            named at the nearest line that is free.
+    """
     named: dict[int, str] = {}
     for level in sorted(levels, key=lambda each: -each.value):
-        own = scale.cells - 1 - scale.cell(level.value)
-        free = [row for row in range(scale.cells) if row not in named]
+        own = (y.cells - 1 - y.cell(level.value)) // dots
+        if together:
+            before = [named[own]] if own in named else []
+            named[own] = ", ".join([*before, f"{level.name} {_number(level.value)}"])
+            continue
+        free = [row for row in range(y.cells // dots) if row not in named]
         below = [row for row in free if row > max(named, default=-1)]
         if below or free:
             row = min(below or free, key=lambda each: abs(each - own))

@@ -58,17 +58,21 @@ def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
     }
 
 
-def policy_of(policies: Sequence[fleet_pb2.PolicyInfo], version: int) -> fleet_pb2.PolicyInfo:
-    """The policy of that version.
+def policy_of(
+    policies: Sequence[fleet_pb2.PolicyInfo], version: int | None
+) -> fleet_pb2.PolicyInfo:
+    """The policy of that version; None: the newest.
 
     Raises:
         ShoalError: There is none; it names the nearest.
     """
     known = {policy.version: policy for policy in policies}
-    if version in known:
-        return known[version]
     if not known:
         raise ShoalError("no policy was published yet")
+    if version is None:
+        return known[max(known)]
+    if version in known:
+        return known[version]
     nearest = min(known, key=lambda one: abs(one - version))
     raise ShoalError(
         f"no policy v{version}: v{min(known)} to v{max(known)} are kept, the nearest is "

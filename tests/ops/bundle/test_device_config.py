@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import AgentConfig
-from edge_agent.enrollment.address import Endpoint
 from shoal.config import load_config
+from shoal.endpoint import Endpoint
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.device_config import device_config, public_key, seed, toml_text
 from shoalctl.flash.bundle.fleet_trust import FleetTrust

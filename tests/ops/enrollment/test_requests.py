@@ -11,9 +11,9 @@ import pytest
 from enrolling import ask, new_key, refusal, run, send
 from office import Office
 
-from edge_agent.enrollment.address import Endpoint
 from edge_agent.enrollment.enrollment import enroll
 from edge_agent.enrollment.pinned_channel import PinnedChannel
+from shoal.endpoint import Endpoint
 from shoal.errors import ConnectionFailed, IdentityError
 from shoal.v1 import enrollment_pb2 as pb
 from shoal.v1.enrollment_pb2_grpc import EnrollmentStub

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config import AgentConfig
-from edge_agent.enrollment.address import Endpoint
 from shoal.config import load_config
+from shoal.endpoint import Endpoint
 from shoal.errors import ConfigError
 from shoalctl.flash.bundle.fleet_trust import FleetTrust
 

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.enrollment.address import Endpoint
+from shoal.endpoint import Endpoint
 from shoal.errors import ConfigError, IdentityError, IdentityMissing
 from shoal.identity import PUBLIC_KEY_BYTES
 from shoalctl.enrollment.config import load_enrollment
