@@ -25,6 +25,7 @@ from edge_agent.policies.policy_saver import PolicySaver
 from edge_agent.policies.policy_store import PolicyStore
 from edge_agent.policies.precision import PrecisionChooser
 from edge_agent.run_id import new_run_id
+from edge_agent.spool.chunk_encoder import ChunkEncoder
 from edge_agent.spool.spool import Spool
 from edge_agent.status import Certifier, Reporter
 from edge_agent.supervision.heart import Heart, RestingClock
@@ -41,7 +42,7 @@ from shoal.errors import IdentityError
 from shoal.identity import POLICY_KEY_FILE, Identity
 from shoal.services import Service, in_thread, run_services
 from shoal.topics import Topics, check_device_id
-from shoal.trajectory import Chunk, encode_chunk
+from shoal.trajectory import Chunk
 
 
 async def run(config: AgentConfig) -> None:
@@ -90,7 +91,8 @@ async def run(config: AgentConfig) -> None:
             fleet=config.fleet,
             run_id=run_id,
         )
-        way = _spooled(spool, config.actor.chunk_steps)
+        encoder = ChunkEncoder(config.spool.compression, lambda: appetite.codecs)
+        way = _spooled(spool, encoder, config.actor.chunk_steps)
         if make_worker is not None:
             worker = make_worker(envs.spec, allow=config.gradients.allow)
             way = _computed(config, identity, events, worker, envs, run_id=run_id)
@@ -219,9 +221,11 @@ class _Way:
     gradients: GradientUplink | None = None
 
 
-def _spooled(spool: Spool, chunk_steps: int) -> _Way:
+def _spooled(spool: Spool, encoder: ChunkEncoder, chunk_steps: int) -> _Way:
     """Onto the disk, and to the learner."""
-    return _Way(lambda chunk: spool.append(encode_chunk(chunk), chunk.policy_version), chunk_steps)
+    return _Way(
+        lambda chunk: spool.append(encoder.encode(chunk), chunk.policy_version), chunk_steps
+    )
 
 
 def _computed(

@@ -122,9 +122,12 @@ class SpoolConfig:
 
     Attributes:
         max_bytes: bytes of chunk bodies it may hold; beyond, the oldest chunks are dropped.
+        compression: "balanced" leaves what compresses badly as it is, so that chunks are made and
+            opened with the least work; "smallest" saves each byte, for links that are paid by it.
     """
 
     max_bytes: int = 256 * 1024 * 1024
+    compression: Literal["balanced", "smallest"] = "balanced"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -133,6 +136,8 @@ class SpoolConfig:
             ConfigError: a value is out of its range.
         """
         _within("max_bytes", self.max_bytes, MIN_SPOOL_BYTES, 2**50)
+        if self.compression not in ("balanced", "smallest"):
+            raise ConfigError(f'compression is "{self.compression}": give "balanced" or "smallest"')
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,10 @@ class Fleet:
     # ------------------------------------------------------------------------------------- parts
 
     def _record(self, device_id: str) -> DeviceRecord:
-        return self._devices.setdefault(device_id, DeviceRecord(device_id))
+        known = self._devices.get(device_id)
+        if known is None:
+            known = self._devices[device_id] = DeviceRecord(device_id)
+        return known
 
     def _device(self, record: DeviceRecord, audit: Audit) -> fleet_pb2.Device:
         now_s = self._clock()

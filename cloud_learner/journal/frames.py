@@ -6,7 +6,7 @@ from typing import Final
 
 from cloud_learner.journal.records import Entry
 from shoal.errors import WireError
-from shoal.trajectory import ChunkKey
+from shoal.trajectory import ChunkKey, codec_of
 from shoal.v1 import trajectory_pb2 as pb
 from shoal.wire import frame_around, unframe_fields
 
@@ -19,7 +19,7 @@ def frame_of(entry: Entry) -> bytes:
         return entry.frame
     key = entry.key
     before = pb.TrajectoryEnvelope(
-        device_id=key.device_id, run_id=key.run_id, seq=key.seq, codec=pb.CODEC_ZSTD
+        device_id=key.device_id, run_id=key.run_id, seq=key.seq, codec=codec_of(entry.body)
     )
     return frame_around(before, _BODY, entry.body, pb.TrajectoryEnvelope())
 

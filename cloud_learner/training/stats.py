@@ -117,9 +117,9 @@ class TrainingStats:
 
     def _keep_last(self, episodes: Sequence[Episode]) -> None:
         """Keeps what the window needs; single episodes are made when somebody looks."""
-        if episodes:
+        if count := len(episodes):
             self._last.append(episodes)
-            self._last_count += len(episodes)
+            self._last_count += count
         while self._last and self._last_count - len(self._last[0]) >= RETURN_WINDOW:
             self._last_count -= len(self._last.popleft())
 

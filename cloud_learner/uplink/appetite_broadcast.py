@@ -12,8 +12,11 @@ from cloud_learner.config import AppetiteConfig
 from cloud_learner.uplink.appetite import Reading, shares, wanted_steps_per_s
 from shoal.noise import RUN_ID_BYTES
 from shoal.v1 import device_pb2 as pb
+from shoal.v1 import trajectory_pb2
 from shoal.wire import frame
 
+CODECS: Final = (trajectory_pb2.CODEC_COLUMNS,)
+"""Of chunks that a learner reads, besides the one that all do."""
 TICKS: Final = 4
 """Looks between two broadcasts: so soon is a change told."""
 WINDOW_S: Final = 5.0
@@ -92,6 +95,7 @@ class AppetiteBroadcast:
                 steps_per_s=rate,
                 sent_seq=self._sent_seq,
                 learner_run_id=self._learner_run_id,
+                codecs=CODECS,
             )
             self._publish(device_id, frame(appetite))
 

@@ -155,7 +155,7 @@ def open_reports(messages: Sequence[Message]) -> OpenedReports:
 def _arrival(envelope: Envelope, frame: bytes, standard: Standard) -> Arrival:
     chunk: Chunk | None = None
     try:
-        chunk = decode_chunk(envelope.body)
+        chunk = decode_chunk(envelope.body, checked=True)  # by the frame
         verdict = decide(chunk, standard)
     except WireError as error:
         verdict = reject("malformed", str(error))

@@ -30,8 +30,6 @@ RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 TELL_AGAIN_S: Final = 10.0
 """Rejected chunks of a device are told of this often for each reason, with their count."""
-MAX_OPENED: Final = 1
-"""Groups of opened chunks that wait for the journal; while they do, messages wait in the inbox."""
 _log = get_logger("ingest")
 
 JOURNAL_FULL: Final = "journal_full"
@@ -88,7 +86,8 @@ class Ingest:
         self._clock = clock
         self._acks = Acks(parts.journal.decided)
         self._throttle = Throttle(TELL_AGAIN_S, clock=clock)
-        self._opened: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue(MAX_OPENED)
+        self._opened: list[Arrival] = []  # as many as a batch at most wait for the journal
+        self._filled, self._emptied = asyncio.Event(), asyncio.Event()
         self.last_chunk_s: float | None = None
         self.last_report_s: float | None = None
 
@@ -114,7 +113,10 @@ class Ingest:
         """
         parts = self._parts
         while True:
-            messages = await parts.inbox.chunks.take(self._config.max_batch_messages)
+            while (room := self._config.max_batch_messages - len(self._opened)) <= 0:
+                self._emptied.clear()
+                await self._emptied.wait()
+            messages = await parts.inbox.chunks.take(room)
             self.last_chunk_s = self._clock()
             parts.stats.note_bytes(sum(len(message.payload) for message in messages))
             standard = self._standard()
@@ -129,13 +131,21 @@ class Ingest:
                 max_bytes=self._config.max_message_bytes,
             )
             self._note_refusals(opened.refusals)
+            self._opened += opened.arrivals
             if opened.arrivals:
-                await self._opened.put(opened.arrivals)
+                self._filled.set()
 
     async def serve_commits(self) -> None:
-        """Makes what was decided durable, acknowledges it and hands it on, until cancelled."""
+        """Makes what was decided durable, acknowledges it and hands it on, until cancelled.
+
+        All that was opened while the disk was at work is one commit.
+        """
         while True:
-            await self._settle(await self._opened.get())
+            await self._filled.wait()
+            self._filled.clear()
+            arrivals, self._opened = self._opened, []
+            self._emptied.set()
+            await self._settle(arrivals)
 
     async def repeat_acks(self) -> None:
         """Repeats recent acknowledgements, since each travels at QoS 0; until cancelled."""

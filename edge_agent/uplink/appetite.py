@@ -34,12 +34,14 @@ class Wanted:
         sent_seq: its number among what that process said.
         oldest_version: chunks of versions before it are of no use; 0: all are of use.
         steps_per_s: transitions a second wanted of this device; 0: as many as it makes.
+        codecs: of chunks that it reads besides `CODEC_ZSTD`; some may not be known here.
     """
 
     learner_run_id: bytes
     sent_seq: int
     oldest_version: int
     steps_per_s: float
+    codecs: frozenset[int] = frozenset()
 
     @classmethod
     def from_pb(cls, message: pb.Appetite) -> Wanted:
@@ -55,7 +57,11 @@ class Wanted:
         if message.oldest_version >= _TOO_MANY:
             raise WireError(f"appetite: oldest_version {message.oldest_version} is out of range")
         return cls(
-            message.learner_run_id, message.sent_seq, message.oldest_version, message.steps_per_s
+            message.learner_run_id,
+            message.sent_seq,
+            message.oldest_version,
+            message.steps_per_s,
+            frozenset(message.codecs),
         )
 
 
@@ -108,6 +114,12 @@ class Appetite:
         """Transitions a second that are wanted; 0: as many as there are."""
         wanted = self._standing()
         return 0.0 if wanted is None else wanted.steps_per_s
+
+    @property
+    def codecs(self) -> frozenset[int]:
+        """Of chunks that the learner read when it was heard last; this does not lapse."""
+        wanted = self._wanted
+        return frozenset() if wanted is None else wanted.codecs
 
     def wait(self, timeout_s: float) -> None:
         """Waits until the learner says something, or time is up."""

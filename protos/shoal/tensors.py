@@ -34,7 +34,7 @@ DTYPES: Final[Mapping[pb.DType, np.dtype[Any]]] = {
     pb.D_TYPE_UINT32: np.dtype("<u4"),
     pb.D_TYPE_UINT64: np.dtype("<u8"),
 }
-_CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
+CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _DTYPE_TAG, _SHAPE_TAG, _DATA_TAG = 0x10, 0x1A, 0x22
 _TENSOR_TAG: Final = 0x0A  # of a set
 _KNOWN_HEADS: Final = 256
@@ -54,9 +54,9 @@ def dtype_code(name: str, array: Array) -> pb.DType:
     Raises:
         WireError: The dtype is not one of `DTYPES`, or there are too many axes.
     """
-    code = _CODES.get(array.dtype) or _CODES.get(array.dtype.newbyteorder("<"))
+    code = CODES.get(array.dtype) or CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
-        known = ", ".join(str(dtype) for dtype in _CODES)
+        known = ", ".join(str(dtype) for dtype in CODES)
         raise WireError(f"tensor {name!r}: dtype {array.dtype} cannot travel; use one of {known}")
     if array.ndim > MAX_AXES:
         raise WireError(f"tensor {name!r}: {array.ndim} axes, the limit is {MAX_AXES}")
@@ -174,7 +174,8 @@ def _laid_out(name: str, kind: _Kind, data: bytes | memoryview) -> Array:
 
 def all_finite(array: Array) -> bool:
     """Whether an array of floats has no NaN and no infinity."""
-    return bool(np.logical_and.reduce(np.isfinite(array), None))
+    finite = np.isfinite(array).ravel()
+    return not finite.size or bool(finite[finite.argmin()])  # it ends at the first that is not
 
 
 def tensor_pieces(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
@@ -189,7 +190,7 @@ def tensor_pieces(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
     for name in sorted(tensors):
         wire = tensors[name]
         code = dtype_code(name, wire)
-        if wire.dtype not in _CODES or not wire.flags.c_contiguous:
+        if wire.dtype not in CODES or not wire.flags.c_contiguous:
             wire = wire.astype(DTYPES[code], order="C", copy=False)
         pieces.append(_head(name, wire.dtype, wire.shape))
         if wire.size:
@@ -209,7 +210,7 @@ def encode_tensors(tensors: Mapping[str, Array]) -> bytes:
 @lru_cache(_KNOWN_HEADS)
 def _head(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """What goes before the bytes of a tensor in a `TensorSet`."""
-    head = pb.Tensor(name=name, dtype=_CODES[dtype], shape=shape).SerializeToString()
+    head = pb.Tensor(name=name, dtype=CODES[dtype], shape=shape).SerializeToString()
     size = math.prod(shape) * dtype.itemsize
     if size:
         head += bytes([_DATA_TAG]) + number_bytes(size)

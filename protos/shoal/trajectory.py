@@ -10,10 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import zstd
+from shoal.column_body import (
+    check_column_body,
+    is_column_body,
+    read_column_body,
+    write_column_body,
+)
+from shoal.columns import OPTIONAL
 from shoal.episodes import Episode, Episodes, check_episodes, episodes_of, read_episodes
 from shoal.errors import LimitExceeded, WireError
 from shoal.noise import RUN_ID_BYTES
+from shoal.packing import Packing
 from shoal.tensors import Array, encode_tensor, read_tensor
+from shoal.v1 import columns_pb2
 from shoal.v1 import trajectory_pb2 as pb
 from shoal.wire import frame_around, take_fields, unframe_fields
 
@@ -21,9 +30,6 @@ MAX_ENVELOPE_BYTES = 1024 * 1024  # a broker's usual limit; 96 KiB is what chunk
 MAX_BODY_BYTES = 64 * 1024 * 1024  # a chunk once decompressed
 DIGEST_BYTES = 32
 _ZSTD_LEVEL = 1
-_OPTIONAL: Final = ("initial_state", "priorities")
-
-
 _COLUMNS: Final = {
     field.name: field.number
     for field in pb.TrajectoryChunk.DESCRIPTOR.fields
@@ -31,7 +37,7 @@ _COLUMNS: Final = {
 }
 """The numbers of the tensors of a chunk, by name."""
 _COLUMN_NUMBERS: Final = frozenset(_COLUMNS.values())
-_MAY_LACK: Final = (*_OPTIONAL, "episode_returns", "episode_lengths")
+_MAY_LACK: Final = (*OPTIONAL, "episode_returns", "episode_lengths")
 _DTYPES: Final = {
     "log_probs": np.dtype("f4"),
     "rewards": np.dtype("f4"),
@@ -41,6 +47,11 @@ _DTYPES: Final = {
     "initial_state": np.dtype("f4"),
     "priorities": np.dtype("f4"),
 }
+_TOLD: Final = (
+    *("observations", "actions", "log_probs", "rewards", "terminated", "truncated"),
+    *("initial_state", "priorities", "final_observations"),
+)
+"""Where each episode ended follows from two of them."""
 _BODY: Final = pb.TrajectoryEnvelope.BODY_FIELD_NUMBER
 
 
@@ -128,7 +139,7 @@ class Envelope:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    """Serializes and compresses a chunk: the body of an envelope.
+    """Serializes and compresses a chunk: the body of an envelope that every learner reads.
 
     Raises:
         WireError: Its episodes are not those that ended at `final_index`.
@@ -150,25 +161,59 @@ def encode_chunk(chunk: Chunk) -> bytes:
         episode_returns=encode_tensor("", episodes.returns),
         episode_lengths=encode_tensor("", episodes.lengths),
     )
-    for name in _OPTIONAL:
+    for name in OPTIONAL:
         if (array := getattr(chunk, name)) is not None:
             getattr(message, name).CopyFrom(encode_tensor("", array))
     raw = message.SerializeToString(deterministic=True)
     return zstd.compress(raw, level=_ZSTD_LEVEL, checksum=True)
 
 
-def decode_chunk(body: bytes | memoryview, *, max_bytes: int = MAX_BODY_BYTES) -> Chunk:
-    """Reads what `encode_chunk` wrote; arrays are read-only.
+def encode_columns(chunk: Chunk, packing: Packing) -> bytes:
+    """Serializes a chunk as columns: the body of an envelope of `CODEC_COLUMNS`.
+
+    Args:
+        chunk: Consistent in itself.
+        packing: Decides how each column lies there.
 
     Raises:
-        LimitExceeded: It says it is larger than `max_bytes`; it was not decompressed.
-        WireError: It is malformed or inconsistent in itself.
+        WireError: It is not consistent in itself.
     """
+    episodes = episodes_of(chunk.episodes, chunk.final_index, chunk.rewards)
+    _check_columns(chunk, episodes)
+    arrays = {name: array for name in _TOLD if (array := getattr(chunk, name)) is not None}
+    arrays |= {"episode_returns": episodes.returns, "episode_lengths": episodes.lengths}
+    head = columns_pb2.ColumnChunk(
+        spec_fingerprint=chunk.spec_fingerprint,
+        policy_version=chunk.policy_version,
+        policy_digest=chunk.policy_digest,
+        first_step=chunk.first_step,
+        ends=len(chunk.final_index),
+    )
+    return write_column_body(head, arrays, packing.pack(arrays))
+
+
+def decode_chunk(
+    body: bytes | memoryview, *, max_bytes: int = MAX_BODY_BYTES, checked: bool = False
+) -> Chunk:
+    """Reads what `encode_chunk` or `encode_columns` wrote; arrays are read-only.
+
+    Args:
+        body: Of an envelope.
+        max_bytes: Of its columns once they are open.
+        checked: Whether a checksum around the body was found to match already.
+
+    Raises:
+        LimitExceeded: It says it is larger than `max_bytes`; it was not opened.
+        WireError: It is damaged, malformed or inconsistent in itself.
+    """
+    if is_column_body(body):
+        if not checked:
+            check_column_body(body)
+        return _decode_columns(body, max_bytes)
     message, columns = take_fields(
         pb.TrajectoryChunk, _decompress(body, max_bytes), _COLUMN_NUMBERS
     )
-    if len(message.policy_digest) != DIGEST_BYTES or len(message.spec_fingerprint) != DIGEST_BYTES:
-        raise WireError(f"chunk: digests must be {DIGEST_BYTES} bytes")
+    _check_digests(message.policy_digest, message.spec_fingerprint)
     arrays = {
         name: read_tensor(columns.get(number, b""))
         for name, number in _COLUMNS.items()
@@ -193,19 +238,57 @@ def decode_chunk(body: bytes | memoryview, *, max_bytes: int = MAX_BODY_BYTES) -
     return chunk
 
 
+def _decode_columns(body: bytes | memoryview, max_bytes: int) -> Chunk:
+    head, arrays = read_column_body(body, max_bytes=max_bytes)
+    _check_digests(head.policy_digest, head.spec_fingerprint)
+    _check_counters(head.first_step, head.policy_version)
+    (ends,) = (arrays["terminated"] | arrays["truncated"]).ravel().nonzero()
+    if len(ends) != head.ends:
+        raise WireError(f"chunk: {head.ends} episodes and {len(ends)} ends of an episode")
+    final_index = ends.astype(np.int32)
+    final_index.flags.writeable = False
+    episodes = Episodes(
+        final_index,
+        envs=arrays["rewards"].shape[1],
+        returns=arrays.pop("episode_returns"),
+        lengths=arrays.pop("episode_lengths"),
+    )
+    check_episodes(episodes, len(ends))
+    return Chunk(
+        spec_fingerprint=head.spec_fingerprint,
+        policy_version=head.policy_version,
+        policy_digest=head.policy_digest,
+        first_step=head.first_step,
+        final_index=final_index,
+        episodes=episodes,
+        **arrays,
+    )
+
+
+def codec_of(body: bytes | memoryview) -> pb.Codec:
+    """How a body was written."""
+    return pb.CODEC_COLUMNS if is_column_body(body) else pb.CODEC_ZSTD
+
+
 def encode_envelope(envelope: Envelope) -> bytes:
-    """Frames an envelope.
+    """Frames an envelope, whose body must be whole: it may come from a disk.
 
     Raises:
         LimitExceeded: It is larger than `MAX_ENVELOPE_BYTES`.
+        WireError: Its body is damaged.
     """
+    codec, raw_bytes = codec_of(envelope.body), 0
+    if codec == pb.CODEC_COLUMNS:
+        check_column_body(envelope.body)
+    else:
+        raw_bytes = _content_size(envelope.body)
     data = frame_around(
         pb.TrajectoryEnvelope(
             device_id=envelope.key.device_id,
             run_id=envelope.key.run_id,
             seq=envelope.key.seq,
-            codec=pb.CODEC_ZSTD,
-            raw_bytes=_content_size(envelope.body),
+            codec=codec,
+            raw_bytes=raw_bytes,
         ),
         _BODY,
         envelope.body,
@@ -227,7 +310,7 @@ def decode_envelope(data: bytes) -> Envelope:
     message, found = unframe_fields(
         pb.TrajectoryEnvelope, data, (_BODY,), max_bytes=MAX_ENVELOPE_BYTES
     )
-    if message.codec != pb.CODEC_ZSTD:
+    if message.codec not in (pb.CODEC_ZSTD, pb.CODEC_COLUMNS):
         raise WireError(f"chunk: unknown codec {message.codec}; update this program")
     if len(message.run_id) != RUN_ID_BYTES:
         raise WireError(f"chunk: run_id must be {RUN_ID_BYTES} bytes, not {len(message.run_id)}")
@@ -235,6 +318,16 @@ def decode_envelope(data: bytes) -> Envelope:
         raise WireError(f"chunk: seq {message.seq}, oldest_seq {message.oldest_seq}")
     key = ChunkKey(message.device_id, message.run_id, message.seq)
     return Envelope(key=key, body=found.get(_BODY, b""), oldest_seq=message.oldest_seq)
+
+
+def _check_digests(*digests: bytes) -> None:
+    if any(len(digest) != DIGEST_BYTES for digest in digests):
+        raise WireError(f"chunk: digests must be {DIGEST_BYTES} bytes")
+
+
+def _check_counters(*counters: int) -> None:
+    if max(counters) >= 1 << 62:
+        raise WireError("chunk: a counter is out of range")
 
 
 def _check_columns(chunk: Chunk, episodes: Episodes) -> None:
@@ -254,8 +347,7 @@ def _check_columns(chunk: Chunk, episodes: Episodes) -> None:
     if chunk.observations.shape[:2] != (lead[0] + 1, lead[1]):
         raise WireError(f"chunk: observations are {chunk.observations.shape}, rewards are {lead}")
     _check_state(chunk)
-    if chunk.first_step >= 1 << 62 or chunk.policy_version >= 1 << 62:
-        raise WireError("chunk: a counter is out of range")
+    _check_counters(chunk.first_step, chunk.policy_version)
     _check_ends(chunk, episodes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ MAX_REWARD: Final = 1e12
 """The largest reward, of either sign, that a learner takes unless it says otherwise: returns of a
 thousand of them, squared and summed over a batch, are still float32 numbers."""
 _BINARY_VALUES = 2
+_KNOWN_COUNTS: Final = 64
 
 
 def validate_chunk(chunk: Chunk, spec: EnvSpec) -> None:
@@ -77,6 +79,9 @@ def _check_finite(name: str, array: Array | None) -> None:
 
 
 def _check_observations(name: str, array: Array, layout: ObservationLayout) -> None:
+    if not layout.packed and layout.dtype.kind == "f":  # a Box: the commonest by far
+        _check_finite(name, array)
+        return
     leaves = layout.unpack(array)
     for field in layout.fields:
         leaf = leaves[field.path]
@@ -97,6 +102,9 @@ def _check_observations(name: str, array: Array, layout: ObservationLayout) -> N
 
 def _check_actions(actions: Array, layout: ActionLayout) -> None:
     _check_finite("actions", actions)
+    if layout.discrete and len(layout.choices) == 1 and not layout.shape:  # one choice of n
+        _check_range("actions", actions, layout.choices[0].values[0])
+        return
     numbers = actions.reshape(*actions.shape[:2], layout.size)
     for choice in layout.choices:
         if choice.values:
@@ -104,11 +112,24 @@ def _check_actions(actions: Array, layout: ActionLayout) -> None:
             where = f"actions.{choice.path}" if choice.path else "actions"
             if chosen.dtype.kind == "f" and (chosen != np.rint(chosen)).any():
                 raise ChunkRejected("index", f"{where} are discrete, and not whole numbers")
-            _check_range(where, chosen, np.array(choice.values))
+            _check_range(where, chosen, _counts(choice.values))
+
+
+@lru_cache(_KNOWN_COUNTS)
+def _counts(values: tuple[int, ...]) -> int | NDArray[np.int64]:
+    """How many values each number has; one for all of them where that is so."""
+    return values[0] if len(set(values)) == 1 else np.array(values)
 
 
 def _check_range(name: str, array: Array, counts: int | NDArray[np.int64]) -> None:
-    if array.size and ((array < 0) | (array >= counts)).any():
+    if not array.size:
+        return
+    if isinstance(counts, int) and array.dtype.kind == "i":
+        unsigned = array.view(array.dtype.str.replace("i", "u"))  # below 0 is beyond all counts
+        wrong = np.maximum.reduce(unsigned, None) >= counts
+    else:
+        wrong = ((array < 0) | (array >= counts)).any()
+    if wrong:
         raise ChunkRejected(
             "index", f"{name} reach from {array.min()} to {array.max()}: out of their space"
         )

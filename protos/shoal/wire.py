@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from shoal.checksum import crc32_of_received
 from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
 
 MAJOR_VERSION = 1
@@ -46,8 +47,7 @@ def frame_around(before: Message, number: int, data: bytes | memoryview, after: 
         after: The message with the fields of higher numbers alone.
     """
     parts = (
-        before.SerializeToString(deterministic=True) + number_bytes(number << 3 | _BYTES),
-        number_bytes(len(data)),
+        before.SerializeToString(deterministic=True) + bytes_field(number, len(data)),
         data,
         after.SerializeToString(deterministic=True),
     )
@@ -103,7 +103,7 @@ def _payload(name: str, data: bytes, max_bytes: int) -> memoryview:
             "update the older side"
         )
     payload = memoryview(data)[HEADER_BYTES:]
-    if zlib.crc32(payload) != checksum:
+    if crc32_of_received(payload) != checksum:
         raise WireError(f"{name}: the checksum does not match; bytes were damaged")
     return payload
 
@@ -223,6 +223,11 @@ def number_bytes(value: int) -> bytes:
         value >>= 7
     written.append(value)
     return bytes(written)
+
+
+def bytes_field(number: int, size: int) -> bytes:
+    """What protobuf writes before the `size` bytes of a field."""
+    return number_bytes(number << 3 | _BYTES) + number_bytes(size)
 
 
 def _varint(name: str, payload: bytes | memoryview, at: int) -> tuple[int, int]:

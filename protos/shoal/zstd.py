@@ -27,7 +27,7 @@ ZstdError = _zstd.ZstdError
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _CHECKSUM_FLAG: Final = 4  # of the frame header's descriptor, the byte after the magic: RFC 8878
 _MAX_WINDOW_LOG: Final = 27  # 128 MiB, zstd's own limit
-_AT_ONCE: Final = range(64 * 1024, 8 * 1024 * 1024)
+_AT_ONCE: Final = range(1, 8 * 1024 * 1024)
 """Sizes at which a kept decompressor is worth it; far below what a hostile frame may claim."""
 _Parameter = _zstd.CompressionParameter
 _NOISE: Final[Mapping[int, int]] = {
@@ -42,7 +42,7 @@ _NOISE: Final[Mapping[int, int]] = {
 _BOUND: Final[Mapping[int, int]] = {_zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
 
 
-def compress(raw: bytes, *, level: int, checksum: bool = False) -> bytes:
+def compress(raw: bytes | memoryview, *, level: int, checksum: bool = False) -> bytes:
     """One frame, which says its size.
 
     Args:
@@ -128,14 +128,16 @@ def decompress(frame: bytes | memoryview, size: int) -> bytes:
 
     Args:
         frame: One frame, and nothing after it.
-        size: What `content_size` said; the caller has bounded it.
+        size: What it must say; the caller has bounded it.
 
     Raises:
         ZstdError: It is damaged, cut, holds another size, or something follows it.
         MemoryError: There is no memory for it.
     """
+    if content_size(frame) != size:
+        raise ZstdError(f"it says another size than {size} bytes")
     at_once = _at_once() if size in _AT_ONCE else None
-    if at_once is not None and content_size(frame) == size:
+    if at_once is not None:
         whole = at_once(frame)
         if whole is not None:
             return whole

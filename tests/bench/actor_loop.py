@@ -38,11 +38,12 @@ from edge_agent.policies.policy import Policy
 from edge_agent.spool.spool import Spool
 from shoal.layout import ObservationLayout
 from shoal.noise import RUN_ID_BYTES, noise_block
+from shoal.packing import Packing
 from shoal.policy import ACTION, LOG_PROB, NOISE, OBSERVATION, Manifest, sha256
 from shoal.ranges import Ranges
 from shoal.spaces import Box, Discrete, EnvSpec
 from shoal.tensors import Array, encode_tensors
-from shoal.trajectory import encode_chunk
+from shoal.trajectory import encode_columns
 
 HERE = Path(__file__).resolve().parent
 SCHEMA = "shoal.v1.BenchActor"
@@ -145,11 +146,12 @@ def device_loop(subject: Subject, policy: Policy) -> float:
         ) as spool,
     ):
         actor = Actor(environments, run_id=run_id, chunk_steps=plan.chunk_steps)
+        packing = Packing()
         actor.rollout(policy)
         started_s = time.perf_counter()
         for _ in range(chunks):
             chunk = actor.rollout(policy)
-            seq = spool.append(encode_chunk(chunk), chunk.policy_version)
+            seq = spool.append(encode_columns(chunk, packing), chunk.policy_version)
             if seq >= ACKNOWLEDGED_AFTER_CHUNKS:
                 spool.discard(run_id, Ranges.of([seq - ACKNOWLEDGED_AFTER_CHUNKS]))
         if not spool.flush(timeout_s=60.0):

@@ -13,7 +13,7 @@ class Experience:
     """Encoded chunks of equal T and N.
 
     Attributes:
-        bodies: What `encode_chunk` gave for each.
+        bodies: As a device encodes each by default, once the learner said that it reads that.
         transitions: T x N of each.
         raw_bytes: Of one, before compression.
         spec: The spaces, as `EnvSpec.to_pb` serializes.
@@ -54,9 +54,10 @@ def record(env: str, envs: int, chunk_steps: int, count: int) -> Experience:
     from edge_agent.policies.policy import Policy
     from shoal.layout import ObservationLayout
     from shoal.noise import RUN_ID_BYTES
+    from shoal.packing import Packing
     from shoal.policy import Manifest, sha256
     from shoal.tensors import encode_tensors
-    from shoal.trajectory import encode_chunk
+    from shoal.trajectory import encode_columns
 
     with make_env(EnvConfig(env, num_envs=envs, seed=0)) as environments:
         spec = environments.spec
@@ -85,7 +86,8 @@ def record(env: str, envs: int, chunk_steps: int, count: int) -> Experience:
         policy = Policy.load(graph, quantized.tensors, manifest, layout)
         actor = Actor(environments, run_id=os.urandom(RUN_ID_BYTES), chunk_steps=chunk_steps)
         chunks = [actor.rollout(policy) for _ in range(count)]
-        bodies = tuple(encode_chunk(chunk) for chunk in chunks)
+        packing = Packing()
+        bodies = tuple(encode_columns(chunk, packing) for chunk in chunks)
     raw_bytes = sum(getattr(chunks[0], name).nbytes for name in _COLUMNS)
     return Experience(bodies, chunks[0].transitions, raw_bytes, spec.to_pb().SerializeToString())
 

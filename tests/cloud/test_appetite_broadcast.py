@@ -7,6 +7,7 @@ from cloud_learner.training.source import Backlog
 from cloud_learner.uplink.appetite import Reading
 from cloud_learner.uplink.appetite_broadcast import WINDOW_S, AppetiteBroadcast
 from shoal.v1 import device_pb2 as pb
+from shoal.v1 import trajectory_pb2
 from shoal.wire import unframe
 
 STEP = 100.0
@@ -54,6 +55,11 @@ def test_every_present_device_is_told_at_the_interval() -> None:
     assert [(device, each.oldest_version, each.steps_per_s) for device, each in told] == [
         ("pi-2", 3, 0.0)
     ]
+
+
+def test_every_device_is_told_which_chunks_are_read() -> None:
+    told = World().look(0.0)
+    assert [list(each.codecs) for _, each in told] == [[trajectory_pb2.CODEC_COLUMNS]] * 2
 
 
 def test_a_learner_that_falls_behind_says_so_at_once() -> None:

@@ -18,6 +18,7 @@ from cloud_learner.config import IngestConfig, JournalConfig
 from cloud_learner.fleet.fleet import Fleet, LearnerFacts
 from cloud_learner.journal.audit import Decided, RunKey
 from cloud_learner.journal.journal import Journal
+from cloud_learner.journal.records import Entry
 from cloud_learner.training.replay import Replay
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
@@ -25,7 +26,8 @@ from cloud_learner.uplink.arrivals import OpenedChunks, open_chunks, open_report
 from cloud_learner.uplink.inbox import Inbox, Lane, Message
 from cloud_learner.uplink.ingest import Ingest, IngestParts
 from shoal.errors import WireError
-from shoal.trajectory import Envelope, encode_chunk, encode_envelope
+from shoal.packing import Packing
+from shoal.trajectory import Envelope, encode_chunk, encode_columns, encode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame
 
@@ -33,6 +35,7 @@ TWIN = bytes(range(32, 64))
 SPEC = cartpole_spec()
 CHUNK = replace(make_chunk(SPEC), policy_version=1)
 GOOD = encode_chunk(CHUNK)
+COLUMNS = encode_columns(CHUNK, Packing())
 FOREIGN = encode_chunk(replace(CHUNK, spec_fingerprint=bytes(32)))
 
 
@@ -62,7 +65,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def ingesting(path: Path, *, max_file_bytes: int = 0) -> AsyncIterator[Bench]:
+async def ingesting(
+    path: Path, *, max_file_bytes: int = 0, max_batch_messages: int = 256
+) -> AsyncIterator[Bench]:
     counters: Counter[str] = Counter()
     with Journal(path / "journal.db", JournalConfig(0, max_file_bytes)) as journal:
         replay, stats = Replay(10_000, batch_steps=2048), TrainingStats()
@@ -76,7 +81,7 @@ async def ingesting(path: Path, *, max_file_bytes: int = 0) -> AsyncIterator[Ben
         bench = Bench(Inbox.of(64), journal, replay, Fleet(facts, stats), stats, counters)
         ingest = Ingest(
             IngestParts(bench.inbox, journal, replay, bench.fleet, stats, counters),
-            IngestConfig(ack_repeat_s=0.01),
+            IngestConfig(ack_repeat_s=0.01, max_batch_messages=max_batch_messages),
             standard=lambda: bench.standard,
             publish_ack=bench.publish_ack,
             rng=random.Random(0),
@@ -110,6 +115,19 @@ async def test_a_chunk_is_journaled_then_acknowledged_then_ready_to_train(tmp_pa
         assert device.held() == []
         await until(lambda: bench.replay.steps == CHUNK.transitions)
         assert bench.stats.env_steps == CHUNK.transitions
+
+
+@on_loop
+async def test_chunks_of_either_form_are_taken_in_and_damaged_ones_are_not(tmp_path: Path) -> None:
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        for body in (GOOD, COLUMNS, bytes([*COLUMNS[:70], COLUMNS[70] ^ 1, *COLUMNS[71:]])):
+            try:
+                bench.inbox.offer(device.message(device.produce(body)))
+            except WireError:
+                assert body not in (GOOD, COLUMNS)
+        await until(lambda: bench.replay.steps == 2 * CHUNK.transitions)
+        assert bench.counters["accepted_chunks"] == 2
 
 
 @on_loop
@@ -238,11 +256,19 @@ async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_
         opened.append(len(messages))
         return open_chunks(messages, standard, decided, max_bytes=max_bytes)
 
+    committed: list[int] = []
+    append_many = Journal.append_many
+
+    def append_and_note(journal: Journal, entries: Sequence[Entry]) -> list[int | None]:
+        committed.append(len(entries))
+        return append_many(journal, entries)
+
     monkeypatch.setattr("cloud_learner.uplink.ingest.open_chunks", open_and_note)
-    async with ingesting(tmp_path) as bench:
+    monkeypatch.setattr(Journal, "append_many", append_and_note)
+    async with ingesting(tmp_path, max_batch_messages=2) as bench:
         device = SimDevice("pi-1")
         with bench.journal._index._lock:  # the disk is slow
-            for groups in (1, 2, 3):  # one is written, one waits, one is held back
+            for groups in (1, 2, 3):  # one is written, and as many as a batch wait
                 bench.inbox.offer(device.message(device.produce(GOOD)))
                 await until(lambda groups=groups: len(opened) == groups)  # type: ignore[misc]
             for _ in range(5):
@@ -250,6 +276,7 @@ async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_
             await asyncio.sleep(0)
             assert (len(opened), len(bench.inbox.chunks), bench.acks) == (3, 5, [])
         await until(lambda: bench.replay.steps == 8 * CHUNK.transitions)
+        assert committed[:2] == [1, 2]  # all that was opened meanwhile is one commit
         device.hear_ack(bench.acks[-1][1])
         assert device.held() == []
 

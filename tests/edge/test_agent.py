@@ -27,8 +27,9 @@ from edge_agent.spool.run_ledger import RunLedger
 from edge_agent.spool.spool import Spool
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
-from shoal.trajectory import decode_chunk
+from shoal.trajectory import codec_of, decode_chunk
 from shoal.v1 import device_pb2 as pb
+from shoal.v1.trajectory_pb2 import CODEC_COLUMNS, CODEC_ZSTD
 from shoal.wire import unframe
 from shoalctl.pki.pki import FleetPki
 
@@ -124,6 +125,23 @@ def test_acts_and_spools_with_no_broker_no_learner_no_network(
     (run,) = lonely.ledger()
     assert run.produced > 0
     assert run.spooled == Ranges.upto(run.produced)
+
+
+@asyncs
+async def test_chunks_become_columns_once_the_learner_says_that_it_reads_them(
+    broker: Broker, installed: Installation
+) -> None:
+    async with connected_learner(broker) as learner:
+        agent = installed.start()
+        birth = await learner.status(pb.DEVICE_STATE_ONLINE)
+        envelope = await learner.chunk()
+        assert codec_of(envelope.body) == CODEC_ZSTD
+        learner.say(pb.Appetite(sent_seq=1, learner_run_id=birth.run_id, codecs=[CODEC_COLUMNS]))
+        while codec_of(envelope.body) != CODEC_COLUMNS:
+            learner.ack(birth.run_id, Ranges.upto(envelope.key.seq + 1))
+            envelope = await learner.chunk()
+        assert decode_chunk(envelope.body).envs == 2
+        assert agent.stop() == 0
 
 
 @asyncs

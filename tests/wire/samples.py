@@ -19,6 +19,7 @@ import numpy as np
 from google.protobuf import text_format
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID, cartpole_spec, make_chunk, make_envelope, rover_spec
+from wire.column_samples import column_chunk, column_samples
 from wire.curve_samples import curve_samples
 from wire.delegation_samples import delegation_samples
 from wire.enrollment_samples import enrollment_samples
@@ -52,6 +53,7 @@ from shoal.policy_delta import PolicyDelta, encode_policy_delta
 from shoal.tensors import Array, encode_tensors
 from shoal.trajectory import encode_chunk, encode_envelope
 from shoal.v1 import (
+    columns_pb2,
     curve_pb2,
     delegation_pb2,
     device_pb2,
@@ -73,6 +75,7 @@ from shoal.wire import frame, parse, unframe
 
 GOLDEN = Path(__file__).with_name("golden")
 MODULES = (
+    columns_pb2,
     curve_pb2,
     delegation_pb2,
     device_pb2,
@@ -250,6 +253,13 @@ def _messages() -> dict[str, Message]:
         "Appetite": device_pb2.Appetite(
             oldest_version=12, steps_per_s=812.5, sent_seq=31, learner_run_id=RUN_ID
         ),
+        "Appetite.2": device_pb2.Appetite(
+            oldest_version=12,
+            sent_seq=32,
+            learner_run_id=RUN_ID,
+            codecs=[trajectory_pb2.CODEC_COLUMNS],
+        ),
+        **column_samples(),
         **dispatch_samples(),
         "Device.2": fleet_pb2.Device(device_id="pi-1", task="short-pole (7)"),
         "Event": event_sample(),
@@ -325,6 +335,7 @@ def _bytes() -> dict[str, bytes]:
     chunk = encode_chunk(make_chunk(cartpole_spec()))
     return {
         "TrajectoryEnvelope": encode_envelope(make_envelope(chunk)),
+        "TrajectoryEnvelope.columns": encode_envelope(make_envelope(column_chunk())),
         "TrajectoryChunk": chunk,
         "TrajectoryChunk.memory": _chunk_of_a_policy_with_memory(),
         "PolicyManifest": manifest,

@@ -80,6 +80,22 @@ def test_the_codecs_read_the_golden_bytes_of_nested_spaces_and_of_memory() -> No
     assert golden.states.tolist() == (golden.next_states * 2).tolist()
 
 
+def test_the_codecs_read_the_golden_bytes_of_columns() -> None:
+    spec = EnvSpec.from_pb(space_pb2.EnvSpec.FromString(read("EnvSpec")))
+    envelope = decode_envelope(read("TrajectoryEnvelope.columns"))
+    plain, columns = decode_chunk(read("TrajectoryChunk")), decode_chunk(envelope.body)
+    assert columns.observations.tobytes() == plain.observations.tobytes()
+    assert columns.episodes == plain.episodes
+    assert decode_chunk(read("ColumnChunk")).episodes == plain.episodes
+    every = decode_chunk(read("ColumnChunk.forms"))
+    for chunk in (columns, every):
+        validate_chunk(chunk, spec)
+    assert (every.steps, every.actions[:, 0].sum(), every.actions[:, 1].sum()) == (64, 0, 64)
+    assert every.priorities is not None
+    assert every.priorities.ravel().tolist() == list(range(128))
+    assert (every.log_probs[0, 0], every.log_probs[-1, -1]) == (-1.0, -0.5)
+
+
 def test_what_was_written_before_a_field_was_there_reads_as_without_it() -> None:
     chunk = decode_chunk(read("TrajectoryChunk"))
     assert (chunk.initial_state, chunk.priorities) == (None, None)

@@ -1,6 +1,7 @@
 from shoal.v1 import slot_pb2 as _slot_pb2
 from shoal.v1 import space_pb2 as _space_pb2
 from shoal.v1 import tensor_pb2 as _tensor_pb2
+from shoal.v1 import trajectory_pb2 as _trajectory_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -87,16 +88,18 @@ class RunLedger(_message.Message):
     def __init__(self, run_id: _Optional[bytes] = ..., produced: _Optional[int] = ..., spooled: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[_tensor_pb2.Span, _Mapping]]] = ...) -> None: ...
 
 class Appetite(_message.Message):
-    __slots__ = ("oldest_version", "steps_per_s", "sent_seq", "learner_run_id")
+    __slots__ = ("oldest_version", "steps_per_s", "sent_seq", "learner_run_id", "codecs")
     OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     SENT_SEQ_FIELD_NUMBER: _ClassVar[int]
     LEARNER_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
     oldest_version: int
     steps_per_s: float
     sent_seq: int
     learner_run_id: bytes
-    def __init__(self, oldest_version: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., sent_seq: _Optional[int] = ..., learner_run_id: _Optional[bytes] = ...) -> None: ...
+    codecs: _containers.RepeatedScalarFieldContainer[_trajectory_pb2.Codec]
+    def __init__(self, oldest_version: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., sent_seq: _Optional[int] = ..., learner_run_id: _Optional[bytes] = ..., codecs: _Optional[_Iterable[_Union[_trajectory_pb2.Codec, str]]] = ...) -> None: ...
 
 class Telemetry(_message.Message):
     __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us", "wanted_steps_per_s", "oldest_version", "updates_pushed", "updates_applied", "gradient_chunks_dropped", "slot")

@@ -12,8 +12,10 @@ class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CODEC_UNSPECIFIED: _ClassVar[Codec]
     CODEC_ZSTD: _ClassVar[Codec]
+    CODEC_COLUMNS: _ClassVar[Codec]
 CODEC_UNSPECIFIED: Codec
 CODEC_ZSTD: Codec
+CODEC_COLUMNS: Codec
 
 class Episode(_message.Message):
     __slots__ = ("env", "step", "total_return", "length")

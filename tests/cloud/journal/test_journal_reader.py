@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 from strategies import RUN_ID, cartpole_spec, make_chunk
 
@@ -14,7 +15,8 @@ from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reader import JournalReader
 from cloud_learner.journal.records import Entry
 from shoal.errors import JournalError
-from shoal.trajectory import ChunkKey, encode_chunk
+from shoal.packing import Packing
+from shoal.trajectory import ChunkKey, encode_chunk, encode_columns
 
 SPEC = cartpole_spec()
 
@@ -37,6 +39,24 @@ def test_reads_runs_and_their_chunks_in_order_while_the_journal_is_open(tmp_path
             assert [item.seq for item in chunks] == list(range(3, 200))
             wanted = make_chunk(SPEC, seed=3)
             assert chunks[0].chunk.observations.tobytes() == wanted.observations.tobytes()
+
+
+def test_reads_chunks_of_both_forms_that_lie_beside_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    wanted = [make_chunk(SPEC, seed=seq) for seq in range(4)]
+    bodies = [
+        encode_columns(chunk, Packing()) if seq % 2 else encode_chunk(chunk)
+        for seq, chunk in enumerate(wanted)
+    ]
+    with Journal(path, JournalConfig()) as journal:
+        journal.append_many([entry("pi-1", seq, body=body) for seq, body in enumerate(bodies)])
+    with JournalReader(path) as reader:
+        found = [item.chunk for item in reader.chunks(RunKey("pi-1", RUN_ID))]
+    for one, two in zip(found, wanted, strict=True):
+        assert one.actions.dtype == two.actions.dtype == np.int64
+        assert one.actions.tobytes() == two.actions.tobytes()
+        assert one.observations.tobytes() == two.observations.tobytes()
+        assert one.episodes == two.episodes
 
 
 def test_reads_a_journal_that_nobody_writes_and_leaves_it_as_it_is(tmp_path: Path) -> None:
