@@ -35,13 +35,14 @@ from cloud_learner.training.learner import Learner
 from cloud_learner.training.publisher import sample_from
 from cloud_learner.training.source import Moment, Source, Stepped
 from cloud_learner.training.sources import kl_bound, lag_bound, make_source
+from shoal.envelope import ChunkKey
 from shoal.episodes import Episode
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
 from shoal.policy import ACTION, LOG_PROB, NEXT_STATE, NOISE, OBSERVATION, STATE
 from shoal.spaces import Box, Discrete, EnvSpec
 from shoal.tensors import Array
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 Env = gymnasium.Env[Any, Any]
 

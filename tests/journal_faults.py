@@ -33,9 +33,9 @@ from cloud_learner.journal.reader import JournalReader  # noqa: E402
 from cloud_learner.journal.records import Entry  # noqa: E402
 from cloud_learner.journal.segments import directory_of  # noqa: E402
 from cloud_learner.training.cursor import Cursor  # noqa: E402
+from shoal.envelope import ChunkKey  # noqa: E402
 from shoal.errors import JournalError  # noqa: E402
 from shoal.ranges import Ranges  # noqa: E402
-from shoal.trajectory import ChunkKey  # noqa: E402
 
 RUN = bytes(range(16))
 SEGMENT_BYTES = 700

@@ -23,8 +23,9 @@ from cloud_learner.state_dir import StateDir
 from cloud_learner.training.experience import Admitted
 from cloud_learner.uplink.admission import decide
 from cloud_learner.uplink.arrivals import Birth
+from shoal.envelope import ChunkKey
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, ChunkKey, encode_chunk
+from shoal.trajectory import Chunk, encode_chunk
 from shoal.v1 import device_pb2 as pb
 
 SPEC = cartpole_spec()

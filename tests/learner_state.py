@@ -27,11 +27,12 @@ from edge_agent.config import EnvConfig
 from edge_agent.environments.env import make_env
 from edge_agent.policies.policy import Policy
 from shoal.config import load_config
+from shoal.envelope import ChunkKey
 from shoal.layout import ObservationLayout
 from shoal.policy import decode_bundle
 from shoal.ranges import Ranges
 from shoal.tensors import decode_tensors
-from shoal.trajectory import ChunkKey, encode_chunk
+from shoal.trajectory import encode_chunk
 
 RUN_ID = bytes(range(16))
 OTHER_RUN_ID = bytes(range(16, 32))

@@ -19,10 +19,10 @@ from typing import ParamSpec
 from brokers import FLEET, WAIT_S, Broker, identity
 
 from edge_agent.uplink.connection import Address, Connection
+from shoal.envelope import Envelope, decode_envelope
 from shoal.identity import Identity
 from shoal.ranges import Ranges
 from shoal.topics import Topics
-from shoal.trajectory import Envelope, decode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame, unframe
 

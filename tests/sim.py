@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import ParamSpec
 
 from cloud_learner.uplink.inbox import Message
+from shoal.envelope import ChunkKey, Envelope, encode_envelope
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
 from shoal.topics import Topics
-from shoal.trajectory import ChunkKey, Envelope, encode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame, unframe
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from edge_agent.events import Events
 from edge_agent.spool.spool import Spool
 from edge_agent.uplink.window import Flight, Timing, all_due, plan
+from shoal.envelope import ChunkKey
 from shoal.ranges import Ranges
-from shoal.trajectory import ChunkKey
 
 FLUSH_S = 30.0
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from shoal.envelope import ChunkKey, Envelope
 from shoal.episodes import Episode
 from shoal.layout import ActionLayout, Field, ObservationLayout
 from shoal.spaces import (
@@ -24,7 +25,7 @@ from shoal.spaces import (
     unbounded,
 )
 from shoal.tensors import DTYPES, Array
-from shoal.trajectory import Chunk, ChunkKey, Envelope
+from shoal.trajectory import Chunk
 
 RUN_ID = bytes(range(16))
 DIGEST = bytes(range(32))

@@ -15,10 +15,11 @@ from cloud_learner.algorithms.interface import Setup
 from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import NetworkConfig
 from cloud_learner.training.experience import Admitted, collate
+from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError, WireError
 from shoal.gradients import Computed, Weights
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 
 class Worker:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from cloud_learner.journal.records import Entry
+from shoal.envelope import ChunkKey, codec_of
 from shoal.errors import WireError
-from shoal.trajectory import ChunkKey, codec_of
 from shoal.v1 import trajectory_pb2 as pb
 from shoal.wire import frame_around, unframe_fields
 

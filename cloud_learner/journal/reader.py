@@ -15,8 +15,9 @@ from cloud_learner.journal.audit import RunKey
 from cloud_learner.journal.frames import body_in
 from cloud_learner.journal.segment_reader import SegmentReader
 from cloud_learner.journal.segments import Extent, directory_of
+from shoal.envelope import ChunkKey
 from shoal.errors import JournalError, WireError
-from shoal.trajectory import Chunk, ChunkKey, decode_chunk
+from shoal.trajectory import Chunk, decode_chunk
 
 # Pages, so that no read holds the journal's write-ahead log for long.
 _PAGE_ROWS = 64

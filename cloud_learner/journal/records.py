@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloud_learner.journal.audit import Disposition
-from shoal.trajectory import ChunkKey
+from shoal.envelope import ChunkKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from cloud_learner.journal.frames import body_in
 from cloud_learner.journal.records import Entry, Record
 from cloud_learner.journal.segment_reader import SegmentReader
 from cloud_learner.journal.segments import Extent
+from shoal.envelope import ChunkKey
 from shoal.errors import WireError
 from shoal.logs import get_logger
-from shoal.trajectory import ChunkKey
 
 _PAGE_ROWS: Final = 256
 _log = get_logger("journal")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.envelope import ChunkKey
 from shoal.tensors import Array
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 
 @dataclass(frozen=True, slots=True, eq=False)

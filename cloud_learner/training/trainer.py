@@ -29,11 +29,12 @@ from cloud_learner.training.source import Draw, Moment, Source, Stepped
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uninterrupted import in_thread_to_the_end
 from cloud_learner.uplink.admission import KnownVersions, Standard
+from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError, JournalError, WireError
 from shoal.logs import get_logger
 from shoal.services import backoff
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0

@@ -10,11 +10,12 @@ from cloud_learner.journal.audit import Decided, Disposition, RunKey, RunReport
 from cloud_learner.journal.records import Entry
 from cloud_learner.uplink.admission import Standard, Verdict, decide, reject
 from cloud_learner.uplink.inbox import Message
+from shoal.envelope import Envelope, decode_envelope
 from shoal.errors import UnsupportedVersion, WireError
 from shoal.noise import RUN_ID_BYTES
 from shoal.spaces import EnvSpec
 from shoal.topics import Topic, parse_topic
-from shoal.trajectory import Chunk, Envelope, decode_chunk, decode_envelope
+from shoal.trajectory import Chunk, decode_chunk
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import unframe
 

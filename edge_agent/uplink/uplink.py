@@ -21,12 +21,12 @@ from edge_agent.spool.spool import Spool
 from edge_agent.uplink.appetite import Appetite, Wanted
 from edge_agent.uplink.connection import Address, Connection, Will
 from edge_agent.uplink.window import Flight, Timing, all_due, plan, silent_since
+from shoal.envelope import ChunkKey, Envelope, encode_envelope
 from shoal.errors import LimitExceeded, ShoalError, WireError
 from shoal.identity import Identity
 from shoal.ranges import Ranges
 from shoal.services import backoff
 from shoal.topics import Topics
-from shoal.trajectory import ChunkKey, Envelope, encode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame, unframe
 

@@ -20,8 +20,8 @@ from cloud_learner.training.brain import make_brain
 from cloud_learner.training.checkpoint import newest_checkpoint
 from cloud_learner.training.experience import Admitted, collate
 from shoal.config import load_config
+from shoal.envelope import ChunkKey
 from shoal.errors import ShoalError
-from shoal.trajectory import ChunkKey
 
 
 def int8_of_checkpoint(config_file: Path) -> onnxruntime.InferenceSession:

@@ -19,13 +19,13 @@ from bench.stream_device import DeviceCertificate
 from edge_agent.spool.run_ledger import NOTHING, RunLedger
 from edge_agent.uplink.connection import Address, Connection, Will
 from edge_agent.uplink.window import Flight, Timing, all_due, plan
+from shoal.envelope import ChunkKey, Envelope, encode_envelope
 from shoal.errors import ShoalError
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES
 from shoal.ranges import Ranges
 from shoal.services import backoff
 from shoal.topics import Topics
-from shoal.trajectory import ChunkKey, Envelope, encode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame, unframe
 

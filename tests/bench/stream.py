@@ -29,8 +29,8 @@ from bench.part import Part  # noqa: E402
 from bench.report import Machine, envelope, median, table, this_machine, versions  # noqa: E402
 from bench.stream_experience import CARTPOLE, PIXELS, Experience, record  # noqa: E402
 
+from shoal.envelope import ChunkKey, Envelope, encode_envelope  # noqa: E402
 from shoal.noise import RUN_ID_BYTES  # noqa: E402
-from shoal.trajectory import ChunkKey, Envelope, encode_envelope  # noqa: E402
 
 SCHEMA = "shoal.v1.BenchStream"
 SHOAL, BARE = "shoal", "paho -> broker -> paho"

@@ -21,10 +21,10 @@ from edge_agent.events import Events
 from edge_agent.spool.run_ledger import RunLedger
 from edge_agent.spool.spool import Spool
 from edge_agent.uplink.uplink import Uplink
+from shoal.envelope import ChunkKey, Envelope, encode_envelope
 from shoal.identity import Identity
 from shoal.noise import RUN_ID_BYTES
 from shoal.topics import Topics
-from shoal.trajectory import ChunkKey, Envelope, encode_envelope
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import space_pb2
 

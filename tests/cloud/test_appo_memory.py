@@ -14,9 +14,10 @@ from cloud_learner.algorithms.appo import APPO
 from cloud_learner.algorithms.interface import Setup
 from cloud_learner.config import NetworkConfig
 from cloud_learner.training.experience import Admitted, Batch, collate
+from shoal.envelope import ChunkKey
 from shoal.episodes import Episode
 from shoal.spaces import Discrete, EnvSpec, unbounded
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 SPEC = EnvSpec("Test-v0", unbounded((1,)), Discrete(2))
 STEPS, LANES = 6, 3

@@ -38,9 +38,10 @@ from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
 from cloud_learner.uplink.arrivals import open_chunks
 from cloud_learner.uplink.inbox import Message
 from shoal import zstd
+from shoal.envelope import ChunkKey
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
-from shoal.trajectory import ChunkKey, encode_chunk
+from shoal.trajectory import encode_chunk
 from shoal.v1 import device_pb2 as pb
 
 SPEC = cartpole_spec()

@@ -19,10 +19,11 @@ from cloud_learner.config import NetworkConfig, TrainingConfig
 from cloud_learner.gradients.making import check_gradients
 from cloud_learner.gradients.worker import make_worker
 from cloud_learner.training.experience import Admitted, collate
+from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError, WireError
 from shoal.gradients import Weights, decode_weights, encode_weights
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 SPEC = cartpole_spec()
 APPO_PATH = "cloud_learner.algorithms.appo:APPO"

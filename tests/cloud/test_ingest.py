@@ -25,9 +25,10 @@ from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
 from cloud_learner.uplink.arrivals import OpenedChunks, open_chunks, open_reports
 from cloud_learner.uplink.inbox import Inbox, Lane, Message
 from cloud_learner.uplink.ingest import Ingest, IngestParts
+from shoal.envelope import Envelope, encode_envelope
 from shoal.errors import WireError
 from shoal.packing import Packing
-from shoal.trajectory import Envelope, encode_chunk, encode_columns, encode_envelope
+from shoal.trajectory import encode_chunk, encode_columns
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import frame
 

@@ -22,10 +22,10 @@ from cloud_learner.training.publisher import sample_from
 from cloud_learner.training.roster import FixedRoster
 from cloud_learner.training.source import Moment
 from cloud_learner.training.sources import make_source
+from shoal.envelope import ChunkKey
 from shoal.policy import policy_digest, sha256
 from shoal.ranges import Ranges
 from shoal.tensors import encode_tensors
-from shoal.trajectory import ChunkKey
 
 SPEC = cartpole_spec()
 DEVICES, CHUNKS, VERSIONS = 3, 2, 4

@@ -21,10 +21,10 @@ from cloud_learner.training.roster import FixedRoster
 from cloud_learner.training.source import Moment
 from cloud_learner.training.sources import make_source, transitions_of, turns_of
 from cloud_learner.training.transition_replay import Sampling, TransitionReplay
+from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError
 from shoal.ranges import Ranges
 from shoal.spaces import Box, EnvSpec
-from shoal.trajectory import ChunkKey
 
 CARTPOLE = cartpole_spec()
 BOX = Box(np.full(1, -2.0, np.float32), np.full(1, 2.0, np.float32))

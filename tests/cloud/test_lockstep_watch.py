@@ -19,7 +19,7 @@ from cloud_learner.training.roster import FixedRoster
 from cloud_learner.training.source import Moment
 from cloud_learner.training.stats import Progress, TrainingStats
 from cloud_learner.uplink.arrivals import Birth
-from shoal.trajectory import ChunkKey
+from shoal.envelope import ChunkKey
 from shoal.v1 import device_pb2 as pb
 
 TURN = Turn(7, devices=2, chunks=3, made={"pi-0": 3, "pi-1": 1}, lengths={}, learning=False)

@@ -12,8 +12,8 @@ from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, collate
 from cloud_learner.training.replay import Replay
 from cloud_learner.training.source import UNBOUNDED, Moment
+from shoal.envelope import ChunkKey
 from shoal.ranges import Ranges
-from shoal.trajectory import ChunkKey
 
 SPEC = cartpole_spec()
 

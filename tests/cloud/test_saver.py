@@ -22,7 +22,8 @@ from cloud_learner.training.source import Moment
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.training.transition_replay import Sampling, TransitionReplay
 from cloud_learner.uplink.admission import KnownVersions
-from shoal.trajectory import ChunkKey, encode_chunk
+from shoal.envelope import ChunkKey
+from shoal.trajectory import encode_chunk
 
 SPEC = cartpole_spec()
 

@@ -18,7 +18,7 @@ from cloud_learner.training.source import Moment
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.training.sync_watch import waits, watch_sync
 from cloud_learner.uplink.arrivals import Birth, open_reports
-from shoal.trajectory import ChunkKey
+from shoal.envelope import ChunkKey
 from shoal.v1 import device_pb2 as pb
 
 SPEC = cartpole_spec()

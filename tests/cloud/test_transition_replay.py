@@ -27,10 +27,11 @@ from cloud_learner.training.learner import Learner
 from cloud_learner.training.source import Moment
 from cloud_learner.training.transition_replay import Sampling, TransitionReplay
 from cloud_learner.training.transition_ring import TransitionRing, slot_bytes
+from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError
 from shoal.ranges import Ranges
 from shoal.spaces import Box, EnvSpec
-from shoal.trajectory import ChunkKey, encode_chunk
+from shoal.trajectory import encode_chunk
 
 CARTPOLE = cartpole_spec()
 BOX = Box(np.full(1, -2.0, np.float32), np.full(1, 2.0, np.float32))

@@ -12,9 +12,10 @@ from strategies import RUN_ID, cartpole_spec, make_chunk
 
 from cloud_learner.training.experience import Admitted, Transitions
 from cloud_learner.training.transition_ring import TransitionRing
+from shoal.envelope import ChunkKey
 from shoal.episodes import Episode
 from shoal.tensors import Array
-from shoal.trajectory import Chunk, ChunkKey
+from shoal.trajectory import Chunk
 
 SPEC = cartpole_spec()
 GAMMA = 0.9

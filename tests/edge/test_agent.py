@@ -25,9 +25,10 @@ from edge_agent.events import Events
 from edge_agent.policies.policy_store import PolicyStore
 from edge_agent.spool.run_ledger import RunLedger
 from edge_agent.spool.spool import Spool
+from shoal.envelope import codec_of
 from shoal.ranges import Ranges
 from shoal.spaces import EnvSpec
-from shoal.trajectory import codec_of, decode_chunk
+from shoal.trajectory import decode_chunk
 from shoal.v1 import device_pb2 as pb
 from shoal.v1.trajectory_pb2 import CODEC_COLUMNS, CODEC_ZSTD
 from shoal.wire import unframe

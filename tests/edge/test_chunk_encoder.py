@@ -7,7 +7,8 @@ from wire.test_trajectory import assert_equal
 
 from edge_agent.spool.chunk_encoder import ChunkEncoder
 from edge_agent.uplink.appetite import Appetite, Wanted
-from shoal.trajectory import codec_of, decode_chunk
+from shoal.envelope import codec_of
+from shoal.trajectory import decode_chunk
 from shoal.v1 import device_pb2
 from shoal.v1 import trajectory_pb2 as pb
 

@@ -21,10 +21,10 @@ from edge_agent.status import Certifier
 from edge_agent.uplink.appetite import Appetite
 from edge_agent.uplink.uplink import Uplink
 from shoal import zstd
+from shoal.envelope import MAX_ENVELOPE_BYTES
 from shoal.identity import Identity
 from shoal.ranges import Ranges
 from shoal.spaces import Discrete, EnvSpec, unbounded
-from shoal.trajectory import MAX_ENVELOPE_BYTES
 from shoal.v1 import device_pb2 as pb
 from shoal.wire import unframe
 

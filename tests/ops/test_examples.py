@@ -22,7 +22,7 @@ from examples.cartpole_pixels import FRAMES, SIZE, CartPolePixels, draw
 from examples.cartpole_positions import CartPolePositions
 from examples.reinforce import Reinforce
 from examples.thermostat import Thermostat
-from shoal.trajectory import ChunkKey
+from shoal.envelope import ChunkKey
 
 SPEC = cartpole_spec()
 

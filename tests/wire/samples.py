@@ -38,6 +38,7 @@ from wire.update_samples import updates
 
 from shoal import zstd
 from shoal.delta import encode_delta
+from shoal.envelope import encode_envelope
 from shoal.policy import (
     Bundle,
     Golden,
@@ -51,7 +52,7 @@ from shoal.policy import (
 )
 from shoal.policy_delta import PolicyDelta, encode_policy_delta
 from shoal.tensors import Array, encode_tensors
-from shoal.trajectory import encode_chunk, encode_envelope
+from shoal.trajectory import encode_chunk
 from shoal.v1 import (
     columns_pb2,
     curve_pb2,

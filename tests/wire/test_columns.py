@@ -18,18 +18,12 @@ from wire.test_trajectory import assert_equal
 
 from shoal import zstd
 from shoal.columns import NAMES, OPTIONAL, read_columns, write_columns
+from shoal.envelope import decode_envelope, encode_envelope
 from shoal.errors import LimitExceeded, WireError
 from shoal.packing import BALANCED, SMALLEST, Compression, Packing
 from shoal.spaces import EnvSpec
 from shoal.tensors import Array
-from shoal.trajectory import (
-    Chunk,
-    decode_chunk,
-    decode_envelope,
-    encode_chunk,
-    encode_columns,
-    encode_envelope,
-)
+from shoal.trajectory import Chunk, decode_chunk, encode_chunk, encode_columns
 from shoal.v1 import columns_pb2 as pb
 from shoal.v1 import trajectory_pb2
 from shoal.validation import validate_chunk

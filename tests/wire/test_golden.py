@@ -6,10 +6,11 @@ import pytest
 from google.protobuf import text_format
 from wire.samples import FRAMED, GOLDEN, decode, message_types, samples
 
+from shoal.envelope import decode_envelope
 from shoal.policy import check_digests, decode_bundle, decode_golden, decode_manifest
 from shoal.spaces import EnvSpec
 from shoal.tensors import decode_tensors
-from shoal.trajectory import decode_chunk, decode_envelope
+from shoal.trajectory import decode_chunk
 from shoal.v1 import space_pb2
 from shoal.validation import validate_chunk
 

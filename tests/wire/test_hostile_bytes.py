@@ -21,17 +21,13 @@ from wire.samples import FRAMED, decode, message_types, samples
 
 from shoal import zstd
 from shoal.delegation import decode_delegation
+from shoal.envelope import decode_envelope
 from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.policy import MAX_BUNDLE_BYTES, decode_bundle, decode_golden, decode_manifest
 from shoal.spaces import EnvSpec
 from shoal.tensors import decode_tensors
-from shoal.trajectory import (
-    MAX_BODY_BYTES,
-    decode_chunk,
-    decode_envelope,
-    encode_chunk,
-)
+from shoal.trajectory import MAX_BODY_BYTES, decode_chunk, encode_chunk
 from shoal.v1 import space_pb2, trajectory_pb2
 from shoal.validation import validate_chunk
 from shoal.wire import HEADER_BYTES, frame, parse, unframe

@@ -1,10 +1,8 @@
-"""Chunks and envelopes round-trip exactly, and every inconsistency is found."""
+"""Chunks round-trip exactly, and every inconsistency is found."""
 
 from __future__ import annotations
 
 import dataclasses
-import struct
-import zlib
 from typing import Any
 
 import numpy as np
@@ -13,31 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from strategies import (
-    NAMES,
-    SEQS,
     cartpole_spec,
     make_chunk,
-    make_envelope,
     specs_and_chunks,
 )
 
-from shoal import zstd
 from shoal.episodes import Episode
-from shoal.errors import LimitExceeded, WireError
+from shoal.errors import WireError
 from shoal.spaces import Box, Discrete, EnvSpec
-from shoal.trajectory import (
-    MAX_ENVELOPE_BYTES,
-    Chunk,
-    ChunkKey,
-    Envelope,
-    decode_chunk,
-    decode_envelope,
-    encode_chunk,
-    encode_envelope,
-)
-from shoal.v1 import trajectory_pb2 as pb
+from shoal.trajectory import Chunk, decode_chunk, encode_chunk
 from shoal.validation import validate_chunk
-from shoal.wire import frame, unframe
 
 COLUMNS = [
     field.name
@@ -70,18 +53,6 @@ def test_any_chunk_round_trips_and_is_valid(pair: tuple[EnvSpec, Chunk]) -> None
 @given(specs_and_chunks())
 def test_equal_chunks_give_equal_bytes(pair: tuple[EnvSpec, Chunk]) -> None:
     assert encode_chunk(pair[1]) == encode_chunk(decode_chunk(encode_chunk(pair[1])))
-
-
-@given(NAMES, st.binary(min_size=16, max_size=16), SEQS, SEQS, specs_and_chunks())
-def test_any_envelope_round_trips(
-    device: str, run_id: bytes, one: int, two: int, pair: tuple[EnvSpec, Chunk]
-) -> None:
-    envelope = Envelope(
-        key=ChunkKey(device, run_id, max(one, two)),
-        body=encode_chunk(pair[1]),
-        oldest_seq=min(one, two),
-    )
-    assert decode_envelope(encode_envelope(envelope)) == envelope
 
 
 def test_images_stay_bytes_and_small() -> None:
@@ -154,31 +125,6 @@ def test_digests_are_32_bytes(field: str, digest: bytes) -> None:
         decode_chunk(encode_chunk(chunk))
 
 
-@pytest.mark.parametrize(("seq", "oldest"), [(0, 1), (2**62, 0), (2**64 - 1, 0), (2**62, 2**62)])
-def test_an_envelope_with_impossible_numbers_is_a_wire_error(seq: int, oldest: int) -> None:
-    envelope = dataclasses.replace(make_envelope(encode_chunk(make_chunk(cartpole_spec()))))
-    bad = dataclasses.replace(
-        envelope, key=dataclasses.replace(envelope.key, seq=seq), oldest_seq=oldest
-    )
-    with pytest.raises(WireError, match="seq"):
-        decode_envelope(encode_envelope(bad))
-
-
-@pytest.mark.parametrize("run_id", [b"", bytes(15), bytes(17)])
-def test_an_envelope_without_a_run_is_a_wire_error(run_id: bytes) -> None:
-    envelope = make_envelope(encode_chunk(make_chunk(cartpole_spec())))
-    key = dataclasses.replace(envelope.key, run_id=run_id)
-    with pytest.raises(WireError, match="run_id"):
-        decode_envelope(encode_envelope(dataclasses.replace(envelope, key=key)))
-
-
-def test_refuses_to_send_a_chunk_that_is_too_large() -> None:
-    noise = np.random.default_rng(0).bytes(MAX_ENVELOPE_BYTES)
-    body = zstd.compress(noise, level=1, checksum=True)
-    with pytest.raises(LimitExceeded, match="chunk_steps"):
-        encode_envelope(make_envelope(body))
-
-
 @given(specs_and_chunks(), st.data())
 def test_a_body_with_a_flipped_bit_never_decodes_to_another_chunk(
     pair: tuple[EnvSpec, Chunk], data: st.DataObject
@@ -193,28 +139,3 @@ def test_a_body_with_a_flipped_bit_never_decodes_to_another_chunk(
         return
     # Some bits of a frame header mean nothing; what they leave must be the very same chunk.
     assert encode_chunk(found) == encode_chunk(chunk)
-
-
-@given(specs_and_chunks(), SEQS)
-def test_an_envelope_is_framed_as_any_message(pair: tuple[EnvSpec, Chunk], seq: int) -> None:
-    body = encode_chunk(pair[1])
-    whole = pb.TrajectoryEnvelope(
-        device_id="pi-1",
-        run_id=bytes(range(16)),
-        seq=seq,
-        codec=pb.CODEC_ZSTD,
-        raw_bytes=zstd.content_size(body) or 0,
-        body=body,
-        oldest_seq=seq,
-    )
-    envelope = Envelope(ChunkKey("pi-1", bytes(range(16)), seq), body, seq)
-    assert encode_envelope(envelope) == frame(whole)
-
-
-def test_an_envelope_with_two_bodies_is_a_wire_error() -> None:
-    body = encode_chunk(make_chunk(cartpole_spec()))
-    message = unframe(pb.TrajectoryEnvelope, encode_envelope(make_envelope(body)))
-    twice = message.SerializeToString() + pb.TrajectoryEnvelope(body=body).SerializeToString()
-    framed = struct.pack("<3sBI", b"SHL", 1, zlib.crc32(twice)) + twice
-    with pytest.raises(WireError, match="comes twice"):
-        decode_envelope(framed)

@@ -18,9 +18,10 @@ from cloud_learner.journal.reader import JournalReader
 from cloud_learner.journal.records import Entry, JournalTotals
 from cloud_learner.journal.segments import Segments, name_of
 from cloud_learner.training.cursor import Cursor
+from shoal.envelope import ChunkKey
 from shoal.errors import JournalError
 from shoal.ranges import Ranges
-from shoal.trajectory import ChunkKey, encode_chunk
+from shoal.trajectory import encode_chunk
 
 RUN = RunKey("pi-1", bytes(16))
 START = Cursor(0, Ranges())

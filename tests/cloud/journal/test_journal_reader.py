@@ -14,9 +14,10 @@ from cloud_learner.journal.audit import Disposition, RunKey
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.reader import JournalReader
 from cloud_learner.journal.records import Entry
+from shoal.envelope import ChunkKey
 from shoal.errors import JournalError
 from shoal.packing import Packing
-from shoal.trajectory import ChunkKey, encode_chunk, encode_columns
+from shoal.trajectory import encode_chunk, encode_columns
 
 SPEC = cartpole_spec()
 

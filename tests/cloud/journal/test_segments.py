@@ -18,8 +18,9 @@ from cloud_learner.journal.frames import body_in, frame_of
 from cloud_learner.journal.records import Entry
 from cloud_learner.journal.segment_reader import SegmentReader
 from cloud_learner.journal.segments import Extent, Segments, name_of
+from shoal.envelope import ChunkKey, Envelope, decode_envelope, encode_envelope
 from shoal.errors import WireError
-from shoal.trajectory import ChunkKey, Envelope, decode_envelope, encode_chunk, encode_envelope
+from shoal.trajectory import encode_chunk
 
 KEYS = st.builds(
     ChunkKey,
