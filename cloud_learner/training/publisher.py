@@ -17,7 +17,7 @@ from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.version_jumps import VersionJumps
-from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
+from cloud_learner.fleet.fleet import Fleet
 from cloud_learner.models.policy import Policy
 from cloud_learner.quantization.sample import Sample, sample_of
 from cloud_learner.training.brain import Brain
@@ -33,6 +33,8 @@ TRANSITIONS_INTERVAL: Final = 100
 """Updates from transitions between publications when nothing else is asked for."""
 IDLE_SHARE: Final = 0.1
 """How much of its time a learner that waits for data spends on publishing, at most."""
+FALLBACK_AGAIN_S: Final = 600.0
+"""Between two events that say that versions fall back: what can be done about it changes seldom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Publisher:
         self._steps = 0
         self._stored = 0
         self._refused: Mapping[str, float] = {}
-        self._throttle = Throttle(WARN_AGAIN_S, clock=clock)
+        self._throttle = Throttle(FALLBACK_AGAIN_S, clock=clock)
 
     def note_step(self, experience: Batch | Transitions | Fresh | Likeness) -> None:
         """Notes what was trained from or stored: the next version is measured by it."""

@@ -32,7 +32,7 @@ from shoalctl.demo.presets import (
     training_tables,
 )
 from shoalctl.demo.result import End, Meter, Outcome, Solved, is_solved, number, result_envelope
-from shoalctl.demo.summary import summary
+from shoalctl.demo.summary import advice, summary
 from shoalctl.demo.workspace import DemoPlan, make_workspace
 
 
@@ -102,6 +102,24 @@ def test_the_summary_says_what_others_have_published_and_how_it_ended() -> None:
     text = summary(result_envelope(ended, _training(), [], fleet_pb2.Audit()))
     assert "CartPole-v1 ended, NOT solved, in 1.0 s" in text
     assert "(threshold none)" in text
+
+
+def test_a_demo_out_of_time_says_what_was_in_the_way() -> None:
+    device = fleet_pb2.Device(device_id="device-0")
+
+    def after(devices: list[fleet_pb2.Device], **chunks: int) -> str:
+        audit = fleet_pb2.Audit(balanced=True, **chunks)
+        return advice(result_envelope(_outcome(), _training(), devices, audit))
+
+    assert "no device came up" in after([])
+    assert "rejected all 9 chunks: `shoal agent check CartPole-v1`" in after(
+        [device], produced=9, rejected=9
+    )
+    assert "--timeout-s" in after([device], produced=9, trained=9)
+    text = summary(result_envelope(_outcome(), fleet_pb2.Training(), [], fleet_pb2.Audit()))
+    assert "none came up" in text
+    assert "mean return unknown" in text
+    assert "precision  unknown" in text
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from shoalctl.demo.result import (
     number,
     result_envelope,
 )
-from shoalctl.demo.summary import summary
+from shoalctl.demo.summary import advice, summary
 from shoalctl.demo.view import View, make_view
 from shoalctl.demo.workspace import Workspace, make_workspace
 
@@ -77,8 +77,7 @@ def run_demo(options: DemoOptions, *, started_s: float) -> None:
         raise KeyboardInterrupt
     if envelope["ended"] == End.TIMEOUT and not envelope["solved"]:
         raise DeadlineExceeded(
-            f"{options.plan.env_id} was not solved in {options.timeout_s:g} s; "
-            "give more time with --timeout-s, or a lower goal with --until-return"
+            f"{options.plan.env_id} was not solved in {options.timeout_s:g} s; {advice(envelope)}"
         )
 
 

@@ -107,7 +107,7 @@ def result_envelope(
         else {**asdict(outcome.published), "text": outcome.published.text},
         "env_steps": training.env_steps,
         "episodes": training.episodes,
-        "return_mean": number(training.return_mean),
+        "return_mean": number(training.return_mean) if training.episodes else None,
         "updates": training.updates,
         "policy_versions": training.policy_version,
         "devices": [_device(device) for device in devices],
