@@ -24,7 +24,7 @@ UNSIGNED_MAX: Final = 255.0  # of activations behind a ReLU, and pixels
 SIGNED_MAX: Final = 127.0  # of numbers of either sign, whose zero point is `SIGNED_ZERO`
 SIGNED_ZERO: Final = 128
 UNIT_SCALE: Final = 1.0 / SIGNED_MAX  # of numbers that lie within -1 and 1 by what they are
-_HEADROOM: Final = 1.1  # a range that moves takes this much more than it needs
+HEADROOM: Final = 1.1  # a range that moves takes this much more than it needs
 _SLACK: Final = 0.6  # and is held until it needs less than this part of itself
 _PATIENCE: Final = 16  # versions in a row that must need less, where needs are those of a sample
 _INT32: Final = torch.iinfo(torch.int32)
@@ -115,7 +115,7 @@ def hold_range(held: Tensor | None, reach: Tensor) -> Tensor:
     if held is None:
         return needed
     moves = (needed > held) | (needed < held * _SLACK)
-    return torch.where(moves, needed * _HEADROOM, held)
+    return torch.where(moves, needed * HEADROOM, held)
 
 
 def hold_sampled_range(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cloud_learner.models.features import Features
+from cloud_learner.models.integers import HEADROOM
 from cloud_learner.models.network import FloatRunner, Past
 from cloud_learner.models.plan import Dense, flow
 from cloud_learner.models.policy import Policy
@@ -33,6 +34,14 @@ def calibrate(policy: Policy, rows: Sample, ranges: Ranges) -> Tensor:
     outputs = flow(plan, FloatRunner(policy.network, features, past=past, watch=cover)).data
     params = policy.params(outputs)
     return params if past is None else params[0]
+
+
+def fresh_ranges(policy: Policy, rows: Sample) -> Ranges:
+    """Ranges of inputs and activations that owe nothing to earlier versions, with some headroom."""
+    ranges = Ranges()
+    calibrate(policy, rows, ranges)
+    ranges.held = {name: reach * HEADROOM for name, reach in ranges.held.items()}
+    return ranges
 
 
 def answer(policy: Policy, rows: Sample) -> Tensor:

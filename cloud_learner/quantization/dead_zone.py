@@ -25,7 +25,6 @@ class DeadZone:
 
     Attributes:
         held: Whole numbers in float tensors, by the name of what they are of.
-        reused: Whether any of before were taken over, which may err by more than rounding does.
     """
 
     def __init__(self, width: float, held: Mapping[str, Tensor] | None = None) -> None:
@@ -37,7 +36,6 @@ class DeadZone:
         """
         self.width = width
         self.held: dict[str, Tensor] = dict(held or {})
-        self.reused = False
 
     def settle(self, name: str, units: Tensor, *, step: float = 1.0) -> Tensor:
         """The integers to use.
@@ -56,10 +54,7 @@ class DeadZone:
         held = self.held.get(name)
         if held is None or held.shape != units.shape:
             rounded = units.round()
-            self.held[name] = rounded
-            return rounded
-        self.reused = True
-        if units.dtype == torch.float32:
+        elif units.dtype == torch.float32:
             # `where` would take a branch for each of millions, and more memory: twice the time.
             moves = (units - held).abs_().gt_(0.5 + self.width * step)  # 0 or 1
             rounded = units.round_().sub_(held).mul_(moves).add_(held)

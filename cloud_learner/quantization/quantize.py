@@ -1,8 +1,8 @@
 """From trained weights to what devices run: integers and scales, checked against fp32.
 
 The graph of each precision is built once; a version only recomputes tensors. A version whose gap
-nears the bound has its integers rounded afresh; one that is over it even so is published with its
-head in fp32, then in fp32 throughout.
+nears the bound has integers and ranges that owe nothing to the one before; one that is over it even
+so is published with its head in fp32, then in fp32 throughout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from cloud_learner.models.graph_layers import Precision
 from cloud_learner.models.policy import Policy
 from cloud_learner.models.policy_graph import PRECISIONS, build_graph
-from cloud_learner.quantization.calibration import answer, calibrate
+from cloud_learner.quantization.calibration import answer, calibrate, fresh_ranges
 from cloud_learner.quantization.dead_zone import DeadZone
 from cloud_learner.quantization.gap import Gap, measure
 from cloud_learner.quantization.golden import GoldenInputs
@@ -35,8 +35,8 @@ from shoal.tensors import Array
 
 _MOST_ROWS: Final = 512
 CORRECTED_OVER = 1e-3  # nats: below, correcting is not worth its time
-ROUNDED_AFRESH_OVER = 0.5  # of the bound: from there it is seen whether integers waited too long
-AFRESH_IS_BETTER = 0.5  # of the gap before: else it is not for them that it is wide
+RENEWED_OVER = 0.5  # of the bound: from there it is seen whether what was held is to blame
+RENEWED_IS_BETTER = 0.5  # of the gap before: else it is not
 _FEWEST_ROWS: Final = 64
 _LOW, _INTEGER, _GOLDEN = "low/", "integer/", "golden/"  # beginnings of names in the state
 _PRODUCTS: Final = 500_000_000  # multiplications that calibration may cost: about 20 ms
@@ -97,7 +97,7 @@ class Quantizer:
             policy: Says the architecture; its weights do not matter yet.
             kl_max: Quantization gap, in nats, over which the next precision is tried.
             dead_zone: How far beyond its cell a weight goes before its integer moves, in steps;
-                all are rounded afresh where the gap would otherwise near `kl_max`. Of a policy
+                integers and ranges are made anew where the gap nears `kl_max` for them. Of a policy
                 whose training is quantization-aware integers are rounded all the same, as training
                 rounds them.
         """
@@ -138,11 +138,12 @@ class Quantizer:
                 "non_finite", "the policy's outputs are NaN or infinite: not published"
             )
         tensors = make_tensors(policy, "int8", ranges, zone=zone)
+        held = bool(self._ranges.held)
         self._ranges, self._zone = ranges, zone
         if policy.ranges is not None:
             policy.ranges.hold(ranges.held)
             trained = answer(policy, rows)
-        return self._first_within_bound(policy, rows, trained, tensors)
+        return self._first_within_bound(policy, rows, trained, tensors, held=held)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The ranges, integers and golden inputs that are held, by name."""
@@ -174,18 +175,23 @@ class Quantizer:
         return self._noise
 
     def _first_within_bound(
-        self, policy: Policy, rows: Sample, trained: Tensor, tensors: dict[str, Array]
+        self,
+        policy: Policy,
+        rows: Sample,
+        trained: Tensor,
+        tensors: dict[str, Array],
+        *,
+        held: bool,
     ) -> Quantized:
         noise = self._noise_for(policy, len(rows.observations))
         given = feeds(policy.observation, rows.observations, noise, rows.states)
         refused: dict[str, float] = {}
-        waited = self._zone.reused
         for precision in PRECISIONS:
             if precision != "int8":
                 tensors = self._make(policy, precision)
             tried = self._try(policy, precision, tensors, given, trained)
-            if precision == "int8" and waited:
-                tried = self._round_afresh(policy, given, trained, tried)
+            if precision == "int8" and held:
+                tried = self._renewed(policy, rows, given, trained, tried)
             kl, last = tried.gap.kl, precision == PRECISIONS[-1]
             if kl <= self._kl_max or (last and math.isfinite(kl)):
                 golden = self._golden.record(
@@ -195,17 +201,33 @@ class Quantizer:
             refused[precision] = kl
         raise PolicyRejected("non_finite", "the policy's log-probabilities are NaN: not published")
 
-    def _round_afresh(
-        self, policy: Policy, given: Mapping[str, Array], trained: Tensor, tried: _Tried
+    def _renewed(
+        self,
+        policy: Policy,
+        rows: Sample,
+        given: Mapping[str, Array],
+        trained: Tensor,
+        tried: _Tried,
     ) -> _Tried:
-        """The better of what was tried and of all integers rounded, where the gap is wide."""
-        if tried.gap.kl <= ROUNDED_AFRESH_OVER * self._kl_max:
+        """What was tried, or where its gap is wide and it helps, what owes nothing to before.
+
+        All integers are rounded; if that is not enough, in ranges no wider than the sample needs.
+        """
+        bound = self._kl_max
+        if tried.gap.kl <= RENEWED_OVER * bound or policy.ranges is not None:
             return tried
-        held, self._zone = self._zone, DeadZone(self._zone.width)
-        afresh = self._try(policy, "int8", self._make(policy, "int8"), given, trained)
-        if afresh.gap.kl <= AFRESH_IS_BETTER * tried.gap.kl or tried.gap.kl > self._kl_max:
-            return afresh
-        self._zone = held  # the gap has other causes, and rounding costs bytes
+        ranges, zone = self._ranges, self._zone
+        for renewed in (ranges, fresh_ranges(policy, rows)):
+            self._ranges, self._zone = renewed, DeadZone(zone.width)
+            afresh = self._try(policy, "int8", self._make(policy, "int8"), given, trained)
+            if afresh.gap.kl <= RENEWED_IS_BETTER * tried.gap.kl:
+                return afresh
+            if afresh.gap.kl <= bound < tried.gap.kl:
+                return afresh
+        self._ranges, self._zone = (
+            ranges,
+            zone,
+        )  # the gap has other causes, and renewing costs bytes
         return tried
 
     def _make(

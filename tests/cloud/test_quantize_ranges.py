@@ -176,8 +176,34 @@ def test_integers_that_waited_are_rounded_before_a_version_falls_back(
     assert precisions == {"int8"}
     assert max(kept) <= bound
     assert changed < most  # they waited all the same where they could
-    monkeypatch.setattr(quantize, "ROUNDED_AFRESH_OVER", np.inf)
+    monkeypatch.setattr(quantize, "RENEWED_OVER", np.inf)
     assert gaps(cartpole(), kl_max=bound, dead_zone=0.5)[1] != {"int8"}
+
+
+def with_wide_ranges(case: Case, kl_max: float) -> Quantizer:
+    """A quantizer that holds ranges just short of so wide that they would be given up."""
+    before = Quantizer(case.policy, kl_max=1.0)
+    before.quantize(case.policy, case.sample)
+    state = {
+        name: each * 1.6 if "/" not in name else each for name, each in before.state_dict().items()
+    }
+    quantizer = Quantizer(case.policy, kl_max=kl_max)
+    quantizer.load_state_dict(state)
+    return quantizer
+
+
+def test_ranges_that_became_wide_are_narrowed_before_a_version_falls_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = cartpole()
+    wide = with_wide_ranges(case, 1.0).quantize(case.policy, case.sample).kl_quantization
+    bound = 0.8 * wide
+    narrowed = with_wide_ranges(case, bound).quantize(case.policy, case.sample)
+    assert narrowed.precision == "int8"
+    assert narrowed.kl_quantization <= 0.8 * wide
+    assert not narrowed.refused
+    monkeypatch.setattr(quantize, "RENEWED_OVER", np.inf)
+    assert with_wide_ranges(case, bound).quantize(case.policy, case.sample).refused
 
 
 def test_integers_go_on_waiting_where_rounding_them_would_gain_little(
@@ -186,7 +212,7 @@ def test_integers_go_on_waiting_where_rounding_them_would_gain_little(
     waited, _, free = gaps(cartpole(), kl_max=1.0, dead_zone=0.25)
     bound = 1.1 * max(waited)  # the last versions are over half of it
     assert gaps(cartpole(), kl_max=bound, dead_zone=0.25)[2] > free
-    monkeypatch.setattr(quantize, "AFRESH_IS_BETTER", 0.0)
+    monkeypatch.setattr(quantize, "RENEWED_IS_BETTER", 0.0)
     assert gaps(cartpole(), kl_max=bound, dead_zone=0.25) == (waited, {"int8"}, free)
 
 
