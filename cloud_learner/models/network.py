@@ -68,7 +68,6 @@ class Network(nn.Module):
         super().__init__()
         self.plan = built.plan
         self.layers = nn.ModuleList(built.modules)
-        self._places = tuple(built.modules)  # the same: looking into a ModuleList takes longer
         self.age_bias: nn.Parameter | None = None
         if isinstance(self.plan.memory, Attention):
             self.age_bias = nn.Parameter(torch.zeros(self.plan.memory.window))
@@ -82,7 +81,7 @@ class Network(nn.Module):
 
     def affine(self, place: int) -> Affine:
         """The weights of a layer; the last one's give outputs in their own units."""
-        layer = self._places[place]
+        layer = self.layers[place]
         weight, bias = cast("Tensor", layer.weight), cast("Tensor", layer.bias)
         if place != self.plan.last or self.output_scale is None or self.output_center is None:
             return Affine(weight, bias)

@@ -101,6 +101,7 @@ def test_what_was_named_is_there_through_any_history(
     segments = Segments(directory, segment_bytes=60)
     there: dict[Extent, bytes] = {}
     doubtful: dict[Extent, bytes] = {}  # their commit failed, and a crash may find it done
+    tried: list[bytes] = []
     for act in acts:
         match act:
             case "restart":
@@ -112,12 +113,13 @@ def test_what_was_named_is_there_through_any_history(
                 there = {each: frame for each, frame in there.items() if each.segment != oldest}
                 doubtful.clear()
             case ("disk", list(frames)):
-                _disk_full(segments, frames)
+                if frames != tried:  # those are on the disk already
+                    _disk_full(segments, frames)
             case (str(how), list(frames)):
                 written = segments.write(frames)
                 with pytest.raises(Refused), segments.naming(written):
                     raise Refused
-                doubtful = dict(zip(written.extents, frames, strict=True))
+                doubtful, tried = dict(zip(written.extents, frames, strict=True)), frames
                 if how == "index, again":
                     there.update(zip(named(segments, frames), frames, strict=True))
             case list(frames):
