@@ -189,7 +189,7 @@ def _write_policy(policy: Exportable, out: Path, *, deterministic: bool) -> None
     try:
         out.write_bytes(model)
     except OSError as error:
-        raise ShoalError(f"{out}: {error.strerror or error}; give another --out") from error
+        raise ConfigError(f"{out}: {error.strerror or error}; give another --out") from error
     typer.echo(f"{out}: {policy.source}, {policy.precision}, {len(model)} bytes", err=True)
 
 
@@ -207,7 +207,8 @@ def _export_journal(state: StateDir, out: Path, dataset: str | None) -> None:
 
     checkpoint = newest_checkpoint(state.checkpoints)
     if checkpoint is None:
-        raise ShoalError(f"{state.checkpoints}: no checkpoint is saved yet, which has the spaces")
+        kind = ShoalError if state.directory.is_dir() else ConfigError
+        raise kind(f"{state.checkpoints}: no checkpoint is saved yet, which has the spaces")
     with JournalReader(state.journal) as journal:
         whole = Whole(journal, checkpoint.spec)
         exported = export_minari(out, whole, checkpoint.spec, dataset=dataset or DATASET)

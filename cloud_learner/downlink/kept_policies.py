@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import PolicyLogError, PolicyNotKept, PolicyRejected, WireError
+from shoal.errors import PolicyLogError, PolicyLogMissing, PolicyNotKept, PolicyRejected, WireError
 from shoal.policy import Manifest, check_digests, decode_bundle, decode_manifest, sha256
 from shoal.tensors import Array, decode_tensors
 
@@ -47,12 +47,14 @@ class KeptPolicies:
         """The versions that are there, lowest first.
 
         Raises:
-            PolicyLogError: The directory cannot be read.
+            PolicyLogMissing: There is no such directory.
+            PolicyLogError: It cannot be read.
         """
         try:
             names = [path.name for path in (self._directory / "versions").iterdir()]
         except OSError as error:
-            raise PolicyLogError(
+            kind = PolicyLogMissing if isinstance(error, FileNotFoundError) else PolicyLogError
+            raise kind(
                 f"{self._directory}: no policies here ({error.strerror}); give the state_dir of a "
                 "learner"
             ) from error

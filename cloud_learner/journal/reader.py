@@ -16,7 +16,7 @@ from cloud_learner.journal.frames import body_in
 from cloud_learner.journal.segment_reader import SegmentReader
 from cloud_learner.journal.segments import Extent, directory_of
 from shoal.envelope import ChunkKey
-from shoal.errors import JournalError, WireError
+from shoal.errors import JournalError, JournalMissing, WireError
 from shoal.trajectory import Chunk, decode_chunk
 
 # Pages, so that no read holds the journal's write-ahead log for long.
@@ -84,11 +84,12 @@ class JournalReader:
         """Opens a journal for reading.
 
         Raises:
-            JournalError: There is none, it cannot be read, or a newer program wrote it.
+            JournalMissing: There is none.
+            JournalError: It cannot be read, or a newer program wrote it.
         """
         self._path = path
         if not path.is_file():
-            raise JournalError(
+            raise JournalMissing(
                 f"{path}: no journal here; give the state_dir of a learner (its file journal.db)"
             )
         try:

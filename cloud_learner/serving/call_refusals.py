@@ -11,13 +11,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from cloud_learner.serving.grpc_server import Context, peer_name
+from cloud_learner.serving.grpc_server import OTHER_FLEET, Context, peer_name
 from cloud_learner.serving.interceptor import Behaviour, CallInterceptor, responses_of
 
 REASONS: Final = {
     grpc.StatusCode.UNAUTHENTICATED: "revoked",
     grpc.StatusCode.PERMISSION_DENIED: "not_permitted",
-    grpc.StatusCode.FAILED_PRECONDITION: "wrong_fleet",
+    grpc.StatusCode.FAILED_PRECONDITION: "wrong_state",
     grpc.StatusCode.INVALID_ARGUMENT: "malformed",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "too_many",
 }
@@ -30,7 +30,8 @@ class CallRefusal:
 
     Attributes:
         name: The common name of the caller's certificate, which is of the fleet.
-        reason: `revoked`, `not_permitted`, `wrong_fleet`, `malformed` or `too_many`.
+        reason: `revoked`, `not_permitted`, `wrong_fleet`, `wrong_state`, `malformed` or
+            `too_many`. A wrong state: what was asked for is not possible now.
         detail: What the caller was told.
     """
 
@@ -88,5 +89,8 @@ class CallRefusals:
         reason = REASONS.get(context.code())
         if reason is None:
             return
+        details = str(context.details())
+        if reason == "wrong_state" and details.startswith(OTHER_FLEET):
+            reason = "wrong_fleet"
         self._counters[f"calls_refused_{reason}"] += 1
-        self._note(CallRefusal(peer_name(context), reason, str(context.details())))
+        self._note(CallRefusal(peer_name(context), reason, details))

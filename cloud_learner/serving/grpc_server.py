@@ -24,6 +24,8 @@ MAX_CONCURRENT_RPCS = 20_000
 """Over this, calls are refused with RESOURCE_EXHAUSTED: one watch a device, and room for more."""
 MAX_REQUEST_BYTES = 64 * 1024
 """Every request is a few names and digests."""
+OTHER_FLEET: Final = "this server is of fleet"
+"""What the caller of another fleet is told begins with."""
 
 OPTIONS: Final = (
     # Two servers on one port would share its connections silently: fail instead.
@@ -177,7 +179,7 @@ async def require_fleet(context: Context, asked: str, served: str) -> None:
         await refuse(
             context,
             grpc.StatusCode.FAILED_PRECONDITION,
-            f"this server is of fleet {served!r}, the call is for fleet {asked[:80]!r}: set "
+            f"{OTHER_FLEET} {served!r}, the call is for fleet {asked[:80]!r}: set "
             "`fleet`, or the server's address, right",
         )
 

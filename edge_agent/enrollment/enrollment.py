@@ -108,7 +108,7 @@ async def enroll(
     Args:
         seed: What it was given.
         wait_s: How long to keep trying: for the network, or for an operator.
-        tell: Told in one line what is waited for.
+        tell: Told in one line what is waited for, whenever that changes.
         clock: Wall clock, Unix seconds.
         rng: Of the jitter between attempts.
 
@@ -121,7 +121,7 @@ async def enroll(
     if (seed.identity / CERT_FILE).exists():
         return _known(seed)
     key = await asyncio.to_thread(pending_key, pending_directory(seed.identity))
-    rng, attempt = rng or random.Random(), 0
+    rng, attempt, told = rng or random.Random(), 0, ""
     deadline_s = time.monotonic() + wait_s
     while True:
         try:
@@ -131,7 +131,7 @@ async def enroll(
             pause_s = backoff(attempt, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=rng)
             attempt += 1
             failure: ConnectionFailed | DeadlineExceeded = error
-            tell(str(error))
+            waits_for = str(error)
         else:
             if answer.enrolled is not None:
                 membership = check_answer(answer.enrolled, key.public_key(), root, seed.device_id)
@@ -145,10 +145,13 @@ async def enroll(
                 f"`shoal enroll approve {seed.device_id}`, then try again"
             )
             shown = key_digest(key.public_key()).hex()[:16]
-            tell(
+            waits_for = (
                 f"waiting for an operator: `shoal enroll approve {seed.device_id}`, if "
                 f"`shoal enroll requests` shows the key {shown}"
             )
+        if waits_for != told:
+            told = waits_for
+            tell(told)
         if time.monotonic() + pause_s >= deadline_s:
             raise failure
         await asyncio.sleep(pause_s)

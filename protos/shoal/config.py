@@ -9,7 +9,7 @@ import sys
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from shoal.errors import ConfigError
 
 PREFIX = "SHOAL_"
 NO_FILE = "configuration"
+MAX_MEANT, MAX_SHOWN = 2, 3
+"""Keys in a message: that may have been meant, and of the table that should have been given."""
 T = TypeVar("T")
 
 
@@ -157,13 +159,14 @@ def _put(tree: dict[str, Any], keys: list[str], value: object, name: str) -> Non
 def _build(cls: Any, tree: object, where: _Sources, prefix: str, base: Path) -> object:  # noqa: ANN401 a dataclass type
     if not isinstance(tree, Mapping):
         name = prefix.rstrip(".")
-        raise ConfigError(f"{where.of(name)}: {name} must be a table, not {tree!r}")
+        form = f"a table: {_example(cls)}, not {tree!r}"
+        raise ConfigError(f"{where.of(name)}: {name} must be {form}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in tree:
         if key not in fields:
             name = f"{prefix}{key!s}"
-            nearest = _nearest(str(key), fields)
+            nearest = _nearest(str(key), fields, _keys_below(cls, prefix))
             raise ConfigError(f"{where.of(name)}: unknown key {name}{nearest}")
     values: dict[str, object] = {}
     for name, field in fields.items():
@@ -179,10 +182,44 @@ def _build(cls: Any, tree: object, where: _Sources, prefix: str, base: Path) -> 
         raise ConfigError(f"{source}: {prefix}{error}") from error
 
 
-def _nearest(key: str, known: typing.Iterable[str]) -> str:
+def _nearest(key: str, known: Iterable[str], below: Sequence[str]) -> str:
+    """What may have been meant: a key of a table below if called just so, else the closest one."""
     names = list(known)
-    close = difflib.get_close_matches(key, names, 1, 0.5)
-    return f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(sorted(names))}"
+    ends = {name: name.rpartition(".")[2] for name in below}
+    meant = [name for name, end in ends.items() if end == key]
+    meant = meant or difflib.get_close_matches(key, names, 1, 0.5)
+    if not meant:
+        close = difflib.get_close_matches(key, ends.values(), 1, 0.7)
+        meant = [name for name, end in ends.items() if end in close]
+    said = " or ".join(meant[:MAX_MEANT])
+    return f"; did you mean {said}?" if said else f"; known keys: {', '.join(sorted(names))}"
+
+
+def _keys_below(cls: Any, prefix: str) -> list[str]:  # noqa: ANN401 a dataclass type
+    """The keys of every table in a table, dotted, those of the nearer tables first."""
+    tables = [
+        (f"{prefix}{name}.", option)
+        for name, hint in typing.get_type_hints(cls).items()
+        for option in (hint, *typing.get_args(hint))
+        if dataclasses.is_dataclass(option)
+    ]
+    here = [f"{path}{field.name}" for path, table in tables for field in dataclasses.fields(table)]
+    return here + [key for path, table in tables for key in _keys_below(table, path)]
+
+
+def _example(cls: Any) -> str:  # noqa: ANN401 a dataclass type
+    """How a table is written: with the keys that must be given, or else its first ones."""
+    hints = typing.get_type_hints(cls)
+    fields = dataclasses.fields(cls)
+    needed = [
+        field
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    shown = (needed or fields)[:MAX_SHOWN]
+    values = ('"..."' if hints[field.name] in (str, Path) else "..." for field in shown)
+    pairs = [f"{field.name} = {value}" for field, value in zip(shown, values, strict=True)]
+    return f"{{ {', '.join(pairs)} }}"
 
 
 def _convert(hint: Any, value: object, where: _Sources, key: str, base: Path) -> object:  # noqa: ANN401 a type

@@ -16,8 +16,10 @@ ShoalError
 ├── SpoolError                the device's disk queue
 │   └── SpoolInUse            another process holds it
 ├── JournalError              the learner's durable record
+│   └── JournalMissing        there is none where the configuration says
 ├── CheckpointError           a checkpoint cannot be written or restored
 ├── PolicyLogError            the log of published policies
+│   ├── PolicyLogMissing      there is none where the configuration says
 │   └── PolicyLogInUse        another process holds it
 ├── TaskStoreError            the learner's tasks cannot be read or written
 ├── RolloutError              a rollout cannot be started, or not be read or written
@@ -135,12 +137,24 @@ class JournalError(ShoalError):
     """The learner's durable record cannot be opened or written."""
 
 
+class JournalMissing(JournalError):
+    """There is no journal where the command or the configuration says."""
+
+    exit_code = 4
+
+
 class CheckpointError(ShoalError):
     """A checkpoint cannot be written or restored."""
 
 
 class PolicyLogError(ShoalError):
     """The log of published policies cannot be opened or written."""
+
+
+class PolicyLogMissing(PolicyLogError):
+    """There is no log of policies where the command or the configuration says."""
+
+    exit_code = 4
 
 
 class PolicyNotKept(PolicyLogError):

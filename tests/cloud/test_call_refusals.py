@@ -15,7 +15,7 @@ from sim import on_loop
 
 from cloud_learner.fleet.event_log import Query
 from cloud_learner.serving.call_refusals import REASONS, CallRefusal, CallRefusals
-from cloud_learner.serving.grpc_server import Context, GrpcServer, refuse
+from cloud_learner.serving.grpc_server import Context, GrpcServer, refuse, require_fleet
 from shoal.identity import Identity
 from shoalctl.pki.pki import FleetPki, Role
 
@@ -38,6 +38,8 @@ class Refuses:
 
     async def single(self, request: bytes, context: Context) -> bytes:
         if request != b"OK":
+            if request == b"pond":
+                await require_fleet(context, "pond", "reef")
             await refuse(context, grpc.StatusCode[request.decode()], "because")
         return b"done"
 
@@ -86,8 +88,13 @@ async def test_a_refused_call_is_counted_and_told_with_the_callers_name(
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(channel, kind, status.name)
             assert caught.value.code() is status
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(channel, kind, "pond")
+    other = told.pop()
+    assert (other.reason, "'pond'" in other.detail) == ("wrong_fleet", True)
     assert told == [CallRefusal("pi-1", reason, "because") for reason in REASONS.values()]
-    assert counters == {f"calls_refused_{reason}": 1 for reason in REASONS.values()}
+    reasons = (*REASONS.values(), "wrong_fleet")
+    assert counters == {f"calls_refused_{reason}": 1 for reason in reasons}
 
 
 @on_loop

@@ -246,3 +246,31 @@ def test_the_journal_becomes_a_dataset_of_whole_episodes(
         assert (fell | left).tolist() == [False] * len(episode.rewards) + [True]
     assert export(made, out, "--format", "minari", config=False) == 4
     assert "already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        (("-o", "x.onnx", "--state", "nowhere"), "no policies here"),
+        (("-o", "x", "--state", "nowhere", "--format", "minari"), "no checkpoint"),
+    ],
+)
+def test_a_state_directory_that_is_missing_is_a_bad_argument(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    more: tuple[str, ...],
+    part: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["learner", "export", *more]) == 4
+    assert part in capsys.readouterr().err
+
+
+def test_a_directory_to_write_to_that_is_missing_is_a_bad_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=1)
+    assert export(made, tmp_path / "nowhere" / "x.onnx") == 4
+    assert "give another --out" in capsys.readouterr().err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from edge_agent.enrollment import enrollment
 from edge_agent.enrollment.address import Membership
 from edge_agent.enrollment.command import read_token, run_enroll, wipe
-from shoal.errors import ConfigError, IdentityError
+from shoal.endpoint import Endpoint
+from shoal.errors import ConfigError, ConnectionFailed, IdentityError
 
 
 def test_a_token_is_read_without_its_line_end_and_a_wiped_one_is_none(tmp_path: Path) -> None:
@@ -61,6 +64,31 @@ def test_a_wrong_flag_is_one_clear_error(
     with pytest.raises(ConfigError, match=part):
         run_enroll(**{**flags, **changes})  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_waited_for_is_told_when_it_changes_and_not_at_each_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter(["away", "away", "too many", "away", "away"])
+
+    def fail(_server: Endpoint, _fingerprint: str) -> str:
+        if (failure := next(failures, None)) is None:
+            raise IdentityError("not the fleet's")
+        raise ConnectionFailed(failure)
+
+    monkeypatch.setattr(enrollment, "fetch_root", fail)
+    monkeypatch.setattr(enrollment, "backoff", lambda *_given, **_more: 0.0)
+    seed = enrollment.Seed(
+        server=Endpoint("127.0.0.1", 1),
+        fingerprint="0" * 64,
+        device_id="pi-1",
+        token="",
+        identity=tmp_path / "identity",
+    )
+    told: list[str] = []
+    with pytest.raises(IdentityError):
+        asyncio.run(enrollment.enroll(seed, wait_s=3600.0, tell=told.append))
+    assert told == ["away", "too many", "away"]
 
 
 def test_a_membership_is_read_as_it_was_written(tmp_path: Path) -> None:

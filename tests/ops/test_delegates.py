@@ -139,7 +139,7 @@ def test_a_learners_identity_is_made_again_with_a_delegate(
 @pytest.mark.parametrize(
     ("spoil", "arguments", "code", "part"),
     [
-        (lambda safe: (safe / "policy.key").unlink(), (), 2, "no such file"),
+        (lambda safe: (safe / "policy.key").unlink(), (), 4, "no such file"),
         (lambda safe: (safe / "policy.key").write_text("hello"), (), 2, "not a policy key"),
         (lambda safe: (safe / "policy.key").write_text("11" * 32), (), 2, "not the policy key of"),
         (lambda safe: (safe / "policy.key").chmod(0o644), (), 2, "chmod 600"),

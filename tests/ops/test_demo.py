@@ -263,6 +263,7 @@ def test_what_training_starts_from_is_what_the_learner_is_told(
     [
         ({"algorithm": "sak"}, "--algorithm sak: did you mean sac"),
         ({"algorithm": "ppo2"}, "module:Class"),
+        ({"algorithm": "banana"}, "use appo, .*, or name your own as module:Class"),
         ({"sets": ("training.clip",)}, "--set 'training.clip': give key=value"),
         ({"env_sets": ("=3",)}, "--env-set"),
         ({"lockstep": True, "ahead": 0}, "--ahead 0"),

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -245,6 +246,45 @@ def test_a_server_that_is_not_there_exits_with_2_in_one_line(
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
     assert f"cannot reach the learner at localhost:{port}" in lines[0]
+
+
+def says_what_else_answers(said: str, port: int) -> bool:
+    where = f"what answers at localhost:{port} is not the learner's parameter server"
+    return where in said and "`parameter_server`" in said and len(said.splitlines()) == 1
+
+
+def test_a_server_of_other_services_exits_with_2_in_one_line(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rollout", "ls", *served.options]) == 2
+    assert says_what_else_answers(capfd.readouterr().err, served.port)
+
+
+def test_a_tls_server_of_another_protocol_exits_with_2_in_one_line(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broker = served.pki.issue("broker", Role.BROKER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(broker / "cert.pem", broker / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            try:
+                while True:
+                    connection, _ = listener.accept()
+                    with context.wrap_socket(connection, server_side=True) as secure:
+                        secure.recv(1)
+            except OSError:  # the client gave up, or the test is over
+                return
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        operator = str(served.operator)
+        assert run(["devices", "ls", "-s", f"localhost:{port}", "-i", operator]) == 2
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert says_what_else_answers(capfd.readouterr().err, port)
 
 
 def shoal(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -41,7 +41,7 @@ def test_the_curve_of_a_journal_is_drawn_with_both_levels(
 def test_without_a_journal_it_says_so_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["fleet", "curve", "--state", str(tmp_path)]) != 0
+    assert run(["fleet", "curve", "--state", str(tmp_path)]) == 4
     assert "no journal here" in capsys.readouterr().err
 
 

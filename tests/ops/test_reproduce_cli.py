@@ -311,6 +311,6 @@ def test_a_device_nobody_knows_names_those_there_are(
 def test_a_directory_without_a_journal_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["reproduce", "--state", str(tmp_path), "--device", "pi-1"]) == 1
+    assert run(["reproduce", "--state", str(tmp_path), "--device", "pi-1"]) == 4
     assert "no journal here" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

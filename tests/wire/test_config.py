@@ -140,6 +140,8 @@ def test_variables_of_other_programs_are_left_alone(tmp_path: Path) -> None:
         ('fleet = "a"\nstate_dri = "x"', "state_dri", "state_dir"),
         ('fleet = "a"\n[broker]\nprot = 1', "broker.prot", "port"),
         ('fleet = "a"\n[brokers]\nport = 1', "brokers", "broker"),
+        ('fleet = "a"\nport = 1', "port", "did you mean broker.port?"),
+        ('fleet = "a"\nkeepalive = 1', "keepalive", "mean broker.keepalive_s?"),
         ('fleet = "a"\n[broker]\nzzzzzz = 1', "broker.zzzzzz", "host, keepalive_s, port"),
     ],
 )
@@ -149,6 +151,39 @@ def test_an_unknown_key_names_the_nearest(
     error = message(tmp_path, text)
     assert f"unknown key {key}" in error
     assert nearest in error
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+    compressed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    server: Address
+    upstream: Address | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("port = 1", "unknown key port; did you mean server.port or upstream.port?"),
+        (
+            'upstream = "127.0.0.1:1"',
+            "upstream must be a table: { host = \"...\", port = ... }, not '127.0.0.1:1'",
+        ),
+    ],
+)
+def test_a_key_of_a_table_is_found_there_and_a_table_is_shown_as_it_is_written(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "relay.toml"
+    path.write_text(f'{text}\n[server]\nhost = "a"\nport = 1')
+    with pytest.raises(ConfigError) as caught:
+        load_config(Site, path, environ={})
+    assert str(caught.value) == f"{path}: {complaint}"
 
 
 def test_an_unknown_key_in_a_variable_names_the_nearest(tmp_path: Path) -> None:
@@ -161,7 +196,11 @@ def test_an_unknown_key_in_a_variable_names_the_nearest(tmp_path: Path) -> None:
     [
         ("SHOAL_BROKER__PORT", "fast", "broker.port = 'fast'; it must be of type int"),
         ("SHOAL_BROKER__PORT", "0", "broker.port = 0; it must be from 1 to 65535"),
-        ("SHOAL_BROKER", "3", "broker must be a table, not 3"),
+        (
+            "SHOAL_BROKER",
+            "3",
+            'broker must be a table: { host = "...", port = ..., keepalive_s = ... }, not 3',
+        ),
         ("SHOAL_BROKER", "{prt = 1}", "unknown key broker.prt; did you mean port?"),
         ("SHOAL_MODE", "sleep", "mode = 'sleep'; it must be one of 'wait', 'safe_action'"),
         ("SHOAL_FLEET__NAME", "a", "fleet is a value, not a table: it has no name"),

@@ -323,8 +323,8 @@ def algorithm_path(name: str) -> str:
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     close = difflib.get_close_matches(name, ALGORITHMS, 1, 0.5)
-    hint = f"did you mean {close[0]}?" if close else f"use {', '.join(ALGORITHMS)}"
-    raise ConfigError(f"--algorithm {name}: {hint} Or name your own as module:Class")
+    hint = f"did you mean {close[0]}? Or" if close else f"use {', '.join(ALGORITHMS)}, or"
+    raise ConfigError(f"--algorithm {name}: {hint} name your own as module:Class")
 
 
 def training_tables(

@@ -183,6 +183,12 @@ class FleetClient:
                 f"the server at {self._server} is not of the fleet of --identity ({self.fleet}): "
                 "give another, or another --server"
             ) from error
+        if code is grpc.StatusCode.UNIMPLEMENTED or "ALPN" in details:
+            raise ConnectionFailed(
+                f"what answers at {self._server} is not the learner's parameter server, or an older"
+                " one that cannot do this: give the address of `parameter_server`, not that of a"
+                f" broker, a relay or of enrollment ({details.rpartition(': ')[2].strip('[]. ')})"
+            ) from error
         if code is grpc.StatusCode.UNAVAILABLE:
             reason = details.removesuffix(": OK").rpartition(": ")[2].strip("[]. ")
             raise ConnectionFailed(

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from shoal.delegation import Delegation, prove_delegation, sign_delegation
 from shoal.durable_file import write_durably
-from shoal.errors import ConfigError, IdentityError, PolicyRejected, WireError
+from shoal.errors import ConfigError, IdentityError, IdentityMissing, PolicyRejected, WireError
 from shoalctl.pki.certificates import BACKDATE
 from shoalctl.pki.key_files import PRIVATE, PUBLIC, private_hex, read_policy_key
 
@@ -120,7 +120,7 @@ class DelegationOffice:
         except (OSError, ValueError) as error:
             raise IdentityError(f"{self.policy_key}: not a policy key ({error})") from error
         if key is None:
-            raise IdentityError(
+            raise IdentityMissing(
                 f"{self.policy_key}: no such file; give the place of the fleet's policy key with "
                 "--policy-key"
             )

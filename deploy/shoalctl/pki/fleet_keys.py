@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shoal.errors import ConfigError, IdentityError
+from shoal.errors import ConfigError, IdentityError, IdentityMissing
 from shoal.topics import check_fleet
 from shoalctl.pki.certificates import ca_certificate, fleet_of, intermediate_certificate
 from shoalctl.pki.key_files import (
@@ -103,7 +103,8 @@ class FleetKeys:
         The key of the root may be absent if there is an intermediate, that of the policies always.
 
         Raises:
-            IdentityError: A file is missing, unreadable, readable by others, or damaged.
+            IdentityMissing: A file is missing.
+            IdentityError: One is unreadable, readable by others, or damaged.
         """
         try:
             ca = x509.load_pem_x509_certificate((directory / CA_FILE).read_bytes())
@@ -124,7 +125,8 @@ class FleetKeys:
             )
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
-            raise IdentityError(
+            kind = IdentityMissing if isinstance(error, FileNotFoundError) else IdentityError
+            raise kind(
                 f"no fleet CA in {directory} ({reason}): make one with `shoal fleet init`"
             ) from error
         except (ValueError, TypeError, InvalidSignature) as error:
@@ -142,7 +144,7 @@ class FleetKeys:
                 )
         if issuer_key is None:
             missing = INTERMEDIATE_KEY_FILE if issuer is not ca else CA_KEY_FILE
-            raise IdentityError(
+            raise IdentityMissing(
                 f"no fleet CA in {directory} ({directory / missing}: No such file or directory): "
                 "make one with `shoal fleet init`"
             )
