@@ -17,7 +17,7 @@ from shoal.errors import ConfigError
 
 PREFIX = "SHOAL_"
 NO_FILE = "configuration"
-MAX_MEANT, MAX_SHOWN = 2, 3
+MAX_MEANT, LEAST_SHOWN = 2, 2
 """Keys in a message: that may have been meant, and of the table that should have been given."""
 T = TypeVar("T")
 
@@ -208,15 +208,14 @@ def _keys_below(cls: Any, prefix: str) -> list[str]:  # noqa: ANN401 a dataclass
 
 
 def _example(cls: Any) -> str:  # noqa: ANN401 a dataclass type
-    """How a table is written: with the keys that must be given, or else its first ones."""
+    """How a table is written: with the keys that must be given, and two at least."""
     hints = typing.get_type_hints(cls)
-    fields = dataclasses.fields(cls)
-    needed = [
-        field
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    shown = (needed or fields)[:MAX_SHOWN]
+    needed: list[dataclasses.Field[Any]] = []
+    others: list[dataclasses.Field[Any]] = []
+    for field in dataclasses.fields(cls):
+        by_default = (field.default, field.default_factory)
+        (needed if by_default == (dataclasses.MISSING,) * 2 else others).append(field)
+    shown = needed + others[: max(0, LEAST_SHOWN - len(needed))]
     values = ('"..."' if hints[field.name] in (str, Path) else "..." for field in shown)
     pairs = [f"{field.name} = {value}" for field, value in zip(shown, values, strict=True)]
     return f"{{ {', '.join(pairs)} }}"

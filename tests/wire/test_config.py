@@ -161,9 +161,16 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class Upstream:
+    host: str
+    port: int = 1
+    compressed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     server: Address
-    upstream: Address | None = None
+    upstream: Upstream | None = None
 
 
 @pytest.mark.parametrize(
@@ -199,7 +206,7 @@ def test_an_unknown_key_in_a_variable_names_the_nearest(tmp_path: Path) -> None:
         (
             "SHOAL_BROKER",
             "3",
-            'broker must be a table: { host = "...", port = ..., keepalive_s = ... }, not 3',
+            'broker must be a table: { host = "...", port = ... }, not 3',
         ),
         ("SHOAL_BROKER", "{prt = 1}", "unknown key broker.prt; did you mean port?"),
         ("SHOAL_MODE", "sleep", "mode = 'sleep'; it must be one of 'wait', 'safe_action'"),
