@@ -224,10 +224,8 @@ class Quantizer:
                 return afresh
             if afresh.gap.kl <= bound < tried.gap.kl:
                 return afresh
-        self._ranges, self._zone = (
-            ranges,
-            zone,
-        )  # the gap has other causes, and renewing costs bytes
+        # The gap has other causes, and making anew costs bytes.
+        self._ranges, self._zone = ranges, zone
         return tried
 
     def _make(
