@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sim import TOPICS, SimDevice, on_loop, until
 from strategies import DIGEST, cartpole_spec, make_chunk
 
@@ -22,15 +20,12 @@ from cloud_learner.journal.records import Entry
 from cloud_learner.training.replay import Replay
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
-from cloud_learner.uplink.arrivals import OpenedChunks, open_chunks, open_reports
-from cloud_learner.uplink.inbox import Inbox, Lane, Message
+from cloud_learner.uplink.arrivals import OpenedChunks, open_chunks
+from cloud_learner.uplink.inbox import Inbox, Message
 from cloud_learner.uplink.ingest import Ingest, IngestParts
-from shoal.envelope import Envelope, encode_envelope
 from shoal.errors import WireError
 from shoal.packing import Packing
 from shoal.trajectory import encode_chunk, encode_columns
-from shoal.v1 import device_pb2 as pb
-from shoal.wire import frame
 
 TWIN = bytes(range(32, 64))
 SPEC = cartpole_spec()
@@ -329,53 +324,6 @@ async def test_chunks_that_come_before_any_space_is_known_are_left_with_their_de
 
 
 @on_loop
-async def test_a_lane_wakes_its_reader_from_another_thread() -> None:
-    lane = Lane(4)
-    message = Message("topic", b"payload")
-    async with asyncio.TaskGroup() as group:
-        taking = group.create_task(lane.take(8))
-        await asyncio.to_thread(lane.offer, message)
-        assert await taking == [message]
-    assert len(lane) == 0
-
-
-@given(st.binary(max_size=200), st.sampled_from(["trajectory", "status", "telemetry", "event"]))
-def test_no_bytes_can_raise(payload: bytes, kind: str) -> None:
-    topic = f"{TOPICS.base('pi-1')}/up/{kind}"
-    messages = [Message(topic, payload), Message(topic[:-3], payload)]
-    open_reports(messages)
-    opened = open_chunks(messages, standard(), lambda _: Decided(), max_bytes=100)
-    assert len(opened.refusals) == 2
-
-
-@given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
-def test_a_flipped_byte_in_a_body_never_raises(at: int, flip: int) -> None:
-    body = bytearray(GOOD)
-    body[at] ^= flip
-    device = SimDevice("pi-1")
-    key = device.produce(GOOD)
-    try:
-        payload = encode_envelope(Envelope(key, bytes(body), 0))
-    except WireError:
-        return  # a device could not even send it
-    message = Message(TOPICS.trajectory("pi-1"), payload)
-    opened = open_chunks([message], standard(), lambda _: Decided(), max_bytes=1 << 20)
-    assert len(opened.arrivals) == 1
-
-
-def test_a_cleared_retained_status_means_nothing() -> None:
-    opened = open_reports([Message(TOPICS.status("pi-1"), b"")])
-    assert not opened.statuses
-    assert not opened.refusals
-
-
-def test_a_report_with_a_run_id_of_the_wrong_size_is_refused() -> None:
-    telemetry = pb.Telemetry(device_id="pi-1", run_id=b"short")
-    opened = open_reports([Message(TOPICS.telemetry("pi-1"), frame(telemetry))])
-    assert [refusal.name for refusal in opened.refusals] == ["garbage"]
-
-
-@on_loop
 async def test_a_flood_of_rejected_chunks_is_told_once_and_counted_whole(tmp_path: Path) -> None:
     async with ingesting(tmp_path) as bench:
         device = SimDevice("pi-1")
@@ -385,25 +333,3 @@ async def test_a_flood_of_rejected_chunks_is_told_once_and_counted_whole(tmp_pat
         assert events_of(bench, "pi-1") == ["chunks_rejected"]
         (seen,) = bench.fleet.devices()
         assert seen.reasons == ["5 chunks rejected in the last minute: fingerprint"]
-
-
-@on_loop
-async def test_the_flood_of_one_device_neither_delays_nor_drops_the_chunks_of_others() -> None:
-    lane = Lane(64)
-    for number in range(100):
-        lane.offer(Message(TOPICS.trajectory("pi-1"), b"%d" % number))
-    others = [
-        Message(TOPICS.trajectory(name), bytes([at])) for name in ("pi-2", "pi-3") for at in (0, 1)
-    ]
-    assert all(lane.offer(message) for message in others)
-    assert (len(lane), lane.dropped) == (64, 36 + 4)
-    taken = await lane.take(6)
-    assert [message for message in taken if message in others] == [
-        others[0],
-        others[2],
-        others[1],
-        others[3],
-    ]
-    rest = [message.payload for message in [*taken, *await lane.take(64)] if message not in others]
-    assert rest == [b"%d" % number for number in range(60)]
-    assert len(lane) == 0
