@@ -1,3 +1,5 @@
+"""Chunks from the broker to the journal: each decided once, acknowledged when it is on disk."""
+
 from __future__ import annotations
 
 import asyncio
