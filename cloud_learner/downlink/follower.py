@@ -12,10 +12,9 @@ import grpc
 from cloud_learner.downlink.watcher import Watcher
 from cloud_learner.serving.grpc_server import Context, refuse
 from shoal.noise import RUN_ID_BYTES
+from shoal.policy_delta import DIGEST_BYTES
 from shoal.v1 import parameter_server_pb2 as pb
 
-DIGEST_BYTES: Final = 32
-"""A sha256."""
 FIRST_REQUEST_S: Final = 30.0
 """How long a device may take to say what it watches."""
 MAX_VERSION: Final = 2**62 - 1

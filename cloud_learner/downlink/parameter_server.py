@@ -12,7 +12,7 @@ import grpc.aio
 
 from cloud_learner.downlink.active_policies import Active, ActivePolicies
 from cloud_learner.downlink.callers import require_device, require_member, require_reporter
-from cloud_learner.downlink.follower import DIGEST_BYTES, first_watch, hearing, problem_of
+from cloud_learner.downlink.follower import first_watch, hearing, problem_of
 from cloud_learner.downlink.policy_source import PolicySource
 from cloud_learner.downlink.published import Published
 from cloud_learner.downlink.refresh import Offer
@@ -22,7 +22,7 @@ from cloud_learner.serving.grpc_server import Context, refuse, require_fleet
 from cloud_learner.uplink.traffic import Traffic, TrafficMeter
 from shoal.logs import get_logger
 from shoal.policy import split
-from shoal.policy_delta import Base
+from shoal.policy_delta import DIGEST_BYTES, Base
 from shoal.v1 import parameter_server_pb2 as pb
 from shoal.v1 import parameter_server_pb2_grpc as rpc
 from shoal.v1 import update_pb2

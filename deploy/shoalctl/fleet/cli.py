@@ -14,14 +14,13 @@ import typer
 
 from shoal.errors import ShoalError
 from shoal.policy_version import parse_policy_version
-from shoalctl.fleet.curve import curve
+from shoalctl.fleet.curve import DEFAULT_SERVER, curve
 from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:
     from shoalctl.fleet.client import FleetClient
 
-DEFAULT_SERVER = "127.0.0.1:50051"
 
 devices_app = typer.Typer()
 policy_app = typer.Typer()

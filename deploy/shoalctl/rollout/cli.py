@@ -12,7 +12,8 @@ import typer
 
 from shoal.errors import ConfigError, ShoalError
 from shoal.policy_version import parse_policy_version
-from shoalctl.fleet.cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout
+from shoalctl.fleet.cli import IdentityPath, Output, Server, Timeout
+from shoalctl.fleet.curve import DEFAULT_SERVER
 from shoalctl.output import Format, plain, printable, write_envelope, write_listing
 
 if TYPE_CHECKING:

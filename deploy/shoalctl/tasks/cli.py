@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from shoalctl.fleet.cli import DEFAULT_SERVER, IdentityPath, Output, Server, Timeout, fleet_client
+from shoalctl.fleet.cli import IdentityPath, Output, Server, Timeout, fleet_client
+from shoalctl.fleet.curve import DEFAULT_SERVER
 from shoalctl.output import Format, write_listing
 
 tasks_app = typer.Typer()
