@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, PolicyLogError, PolicyNotKept, ShoalError
-from shoalctl.output import Format, Item, Value, write_envelope, write_listing
+from shoalctl.output import Format, write_envelope, write_listing
+from shoalctl.views.reproduction import gone_versions, report_item, report_text
 
 if TYPE_CHECKING:
     from cloud_learner.downlink.kept_policies import KeptPolicies
@@ -149,7 +150,7 @@ class _Policies:
         self._loaded: dict[tuple[int, bytes], RunnablePolicy | None] = {}
 
     def get(self, version: int, digest: bytes) -> RunnablePolicy | None:
-        """What acted, ready to run: a version, or its float twin where the digest is the twin's.
+        """What acted, ready to run: a version, or a twin of it where the digest is the twin's.
 
         Returns:
             None if it is not kept any more.
@@ -167,7 +168,11 @@ class _Policies:
 
     def _load(self, version: int, digest: bytes) -> RunnablePolicy | None:
         from cloud_learner.journal.reproduce import RunnablePolicy
-        from cloud_learner.quantization.session import open_session, open_twin
+        from cloud_learner.quantization.session import (
+            open_dynamic_twin,
+            open_session,
+            open_twin,
+        )
 
         try:
             policy = self._kept.read(version)
@@ -176,16 +181,19 @@ class _Policies:
         manifest = policy.manifest
         if manifest.spec_fingerprint != self._spec.fingerprint:
             raise PolicyLogError(f"policy v{version} acts in other spaces than the journal's")
-        twin = digest == manifest.twin_digest
+        opens = {manifest.twin_digest: open_twin, manifest.dynamic_twin_digest: open_dynamic_twin}
+        precisions = {manifest.twin_digest: "fp32", manifest.dynamic_twin_digest: "int8_dynamic"}
+        twin = digest in manifest.twin_digests
         if not twin:
             session = open_session(policy.graph, policy.tensors)
         elif policy.float_graph is not None:
-            session = open_twin(policy.graph, policy.tensors, policy.float_graph)
+            session = opens[digest](policy.graph, policy.tensors, policy.float_graph)
         else:
             return None
         names = [port.name for port in session.get_outputs()]
         return RunnablePolicy(
-            digest=manifest.twin_digest if twin else manifest.digest,
+            digest=digest if twin else manifest.digest,
+            precision=precisions[digest] if twin else manifest.precision,
             noise_correlation=manifest.noise_correlation,
             decide=lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True)),
         )
@@ -235,7 +243,7 @@ def _tell(report: Report, run: JournaledRun, output: Output) -> None:
         typer.echo(report_text(item))
     if report.chunks == 0:
         raise ShoalError(
-            f"nothing could be compared: the policy versions that acted, {_gone_versions(item)}, "
+            f"nothing could be compared: the policy versions that acted, {gone_versions(item)}, "
             "are not kept any more; a run with higher policies_retain_bytes in learner.toml keeps "
             "them"
         )
@@ -243,66 +251,3 @@ def _tell(report: Report, run: JournaledRun, output: Output) -> None:
         raise ShoalError(
             f"{run.key.device_id} recorded {report.differing} decisions that do not come out again"
         )
-
-
-def report_item(report: Report, run: JournaledRun) -> Item:
-    """The result for programs."""
-    first: Value = None
-    if report.first is not None:
-        difference = report.first
-        first = {
-            "device_id": run.key.device_id,
-            "seq": difference.seq,
-            "step": difference.step,
-            "env": difference.env,
-            "what": difference.what,
-            "recorded": difference.recorded,
-            "recomputed": difference.recomputed,
-        }
-    return {
-        "device_id": run.key.device_id,
-        "run_id": run.key.run_id.hex(),
-        "chunks": report.chunks,
-        "decisions": report.decisions,
-        "differing": report.differing,
-        "chunks_without_policy": report.without_policy,
-        "versions_not_kept": None if report.versions_gone is None else list(report.versions_gone),
-        "first_chunk": run.first_seq,
-        "reproduced": report.chunks > 0 and report.differing == 0,
-        "first_difference": first,
-    }
-
-
-def _gone_versions(item: Item) -> str:
-    gone = item["versions_not_kept"]
-    if not isinstance(gone, list):
-        return "none"
-    low, high = gone
-    return f"v{low}" if low == high else f"v{low} to v{high}"
-
-
-def report_text(item: Item) -> str:
-    """The result for people."""
-    who = f"{item['device_id']}, run {str(item['run_id'])[:8]}"
-    what = f"{item['decisions']:,} decisions in {item['chunks']:,} chunks made again"
-    lines = [f"{who}: {what}, {item['differing']:,} differ"]
-    if item["chunks_without_policy"]:
-        lines.append(
-            f"  {item['chunks_without_policy']:,} chunks not compared: their policies are not kept "
-            f"any more, {_gone_versions(item)}; higher policies_retain_bytes in learner.toml keep "
-            "more"
-        )
-    if item["first_chunk"]:
-        lines.append(
-            f"  the journal holds the run from chunk {item['first_chunk']} on, and counts episodes "
-            "from there; a higher journal.retain_bytes in learner.toml keeps more"
-        )
-    first = item["first_difference"]
-    if isinstance(first, Mapping):
-        where = f"chunk {first['seq']}, step {first['step']}, environment {first['env']}"
-        lines += [
-            f"  first: {where}: {first['what']}",
-            f"    recorded   {first['recorded']}",
-            f"    recomputed {first['recomputed']}",
-        ]
-    return "\n".join(lines)
