@@ -56,7 +56,7 @@ PARTS = (
     Part("relay", "shoalctl.relay_cli:relay_app", "Serve a site's devices from one watch.", RUN),
     Part("devices", "shoalctl.fleet.cli:devices_app", "See the devices and their health.", WATCH),
     Part("tasks", "shoalctl.tasks.cli:tasks_app", "See the tasks handed to devices.", WATCH),
-    Part("policy", "shoalctl.fleet.cli:policy_app", "See the published policies.", WATCH),
+    Part("policy", "shoalctl.policies.cli:policy_app", "See, keep, compare policies.", WATCH),
     Part("fleet", "shoalctl.fleet.cli:fleet_app", "Make a fleet, account for its chunks.", WATCH),
     Part(
         "reproduce",

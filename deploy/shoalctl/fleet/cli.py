@@ -58,7 +58,7 @@ def devices() -> None:
 
 @policy_app.callback()
 def policy() -> None:
-    """See the policy versions a learner has published."""
+    """See the policy versions a learner has published, compare them, and keep some."""
 
 
 @fleet_app.callback()

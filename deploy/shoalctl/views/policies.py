@@ -50,6 +50,7 @@ def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
         "devices_active": policy.devices_active,
         "active_devices": list(policy.active_devices),
         "reason": policy.reason,
+        "pinned": policy.pinned,
         "signed_by": "delegate" if policy.delegation_generation else "policy key",
         "delegation_generation": policy.delegation_generation or None,
         "delegation_not_after_unix_s": policy.delegation_not_after_unix_s or None,
@@ -91,6 +92,7 @@ def describe_policy(item: Item) -> list[str]:
     facts = (
         ("Policy", f"v{item['version']}"),
         ("Reason", text(item, "reason")),
+        ("Pinned", "until it is unpinned" if item["pinned"] else "no: retention may delete it"),
         ("Created", f"{created} ({ago(age_text(item, 'age_s'))})"),
         ("Updates", f"{item['updates']} of the optimiser"),
         ("Precision", text(item, "precision")),
@@ -130,6 +132,7 @@ _POLICY_COLUMNS = (
     Column("KL-QUANT", lambda item: f"{number(item['kl_quantization']):.2e}", right=True),
     count("DEVICES", "devices_active"),
     plain("REASON", "reason"),
+    Column("PINNED", lambda item: "yes" if item["pinned"] else NOTHING),
     Column("GRAPH", lambda item: short(item, "graph_digest"), wide=True),
     bytes_cell("SIZE", "bundle_bytes"),
     bytes_cell("FP32", "fp32_bytes"),
