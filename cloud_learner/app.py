@@ -19,6 +19,7 @@ from cloud_learner.downlink.delegation_watch import check_signer, watch_delegati
 from cloud_learner.downlink.policy_service import PolicyService
 from cloud_learner.downlink.signing import load_signer
 from cloud_learner.fleet.curve_service import CurveService
+from cloud_learner.fleet.disk_watch import watch_disk
 from cloud_learner.fleet.event_store import EventStore, save_events
 from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
@@ -144,6 +145,7 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             "grpc": server.serve,
             "active": core.active.save_often,
             "revocations": revocations.follow,
+            "disk": lambda: watch_disk(state.directory, parts.fleet),
         }
         if signer.held is not None:
             delegation = signer.held.delegation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from cloud_learner.journal.records import Entry
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain
-from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
+from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore, newest_checkpoint
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.start import build_brain
 from edge_agent.acting.actor import Actor
@@ -125,6 +125,14 @@ def short_run(
         )
     )
     return ShortRun(config, state, brain, published)
+
+
+def keep_no_trajectories(made: ShortRun) -> None:
+    """Makes its newest checkpoint one of the mode `gradients`."""
+    checkpoint = newest_checkpoint(made.state.checkpoints)
+    assert checkpoint is not None
+    live = {"weights": np.zeros(3, np.float32)}
+    CheckpointStore(made.state.checkpoints).save(replace(checkpoint, source={"live": live}))
 
 
 def _move_weights(brain: Brain, *, seed: int) -> None:

@@ -54,6 +54,11 @@ class Checkpoint:
     version: int
     recipe: Recipe | None = None
 
+    @property
+    def of_gradients(self) -> bool:
+        """Whether devices sent gradients: then no trajectories are journaled."""
+        return "live" in self.source
+
 
 class CheckpointStore:
     """A directory of checkpoints, each verified by its hash; a torn or rotten one is passed over.

@@ -167,6 +167,11 @@ def _complain(message: str) -> None:
 def _bad_arguments(error: typer.TyperException) -> int:
     message = error.format_message()
     context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", "")
+    if context is not None and option[1:2].isdecimal():
+        pieces = context.command.collect_usage_pieces(context)
+        if any("VERSION" in piece for piece in pieces):
+            message = f"{option} is no policy version: give its number, such as 7 or v7, or latest"
     if "\n" in message.strip() or context is None:  # the help of a command that needs another word
         typer.echo(message, err=True)
     else:

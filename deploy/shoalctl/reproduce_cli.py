@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, PolicyLogError, PolicyNotKept, ShoalError
+from shoalctl.fleet.curve import NO_TRAJECTORIES
 from shoalctl.output import Format, write_envelope, write_listing
+from shoalctl.reading import reading
 from shoalctl.views.reproduction import gone_versions, report_item, report_text
 
 if TYPE_CHECKING:
     from cloud_learner.downlink.kept_policies import KeptPolicies
     from cloud_learner.journal.episodes import WholeEpisode
     from cloud_learner.journal.reader import JournaledChunk, JournaledRun, JournalReader
-    from cloud_learner.journal.reproduce import Report, RunnablePolicy
+    from cloud_learner.journal.reproduce import Report, Reproduction, RunnablePolicy
     from shoal.spaces import EnvSpec
 
 reproduce_app = typer.Typer()
@@ -71,13 +73,18 @@ def reproduce(
         raise ConfigError("--episodes lists all of a run: leave --episode and --seq out")
     from cloud_learner.downlink.kept_policies import KeptPolicies
     from cloud_learner.journal.reader import JournalReader
-    from cloud_learner.journal.reproduce import Reproduction, steps_of
+    from cloud_learner.journal.reproduce import Reproduction
     from cloud_learner.state_dir import StateDir
     from cloud_learner.training.checkpoint import newest_checkpoint
 
     place = StateDir(state)
     with JournalReader(place.journal) as journal:
-        chosen = choose_run(journal.runs(), device, run)
+        runs = journal.runs()
+        if not runs:
+            checkpoint = newest_checkpoint(place.checkpoints)
+            if checkpoint is not None and checkpoint.of_gradients:
+                raise ShoalError(f"{place.journal}: {NO_TRAJECTORIES}")
+        chosen = choose_run(runs, device, run)
         if episodes:
             there = frozenset(KeptPolicies(place.policies).versions())
             _list_episodes(journal, chosen, there, output)
@@ -91,16 +98,33 @@ def reproduce(
             _Policies(KeptPolicies(place.policies), checkpoint.spec).get,
             tolerance=tolerance,
         )
-        if episode is not None:
-            wanted = _episode(journal, chosen, episode)
-            for item in journal.chunks(chosen.key, first_seq=wanted.first.seq):
-                if item.seq > wanted.last.seq:
-                    break
-                reproduction.add(item, steps_of(wanted, item))
-        else:
-            for item in _chunks(journal, chosen, seq):
-                reproduction.add(item)
+        _compare(reproduction, journal, chosen, episode=episode, seq=seq)
     _tell(reproduction.report, chosen, output)
+
+
+def _compare(
+    reproduction: Reproduction,
+    journal: JournalReader,
+    run: JournaledRun,
+    *,
+    episode: int | None,
+    seq: int | None,
+) -> None:
+    """Compares one episode, one chunk, or all that is there of a run."""
+    from cloud_learner.journal.reproduce import steps_of
+
+    if episode is not None:
+        wanted = _episode(journal, run, episode)
+        found = journal.chunks(run.key, first_seq=wanted.first.seq)
+        total = wanted.last.seq - wanted.first.seq + 1
+        for item in reading(found, "chunks", total=total):
+            if item.seq > wanted.last.seq:
+                break
+            reproduction.add(item, steps_of(wanted, item))
+    else:
+        total = run.chunks if seq is None else 1
+        for item in reading(_chunks(journal, run, seq), "chunks", total=total):
+            reproduction.add(item)
 
 
 def _list_episodes(
@@ -110,7 +134,7 @@ def _list_episodes(
     from cloud_learner.journal.reproduce import whole_episodes
     from shoalctl.views.episodes import episode_list
 
-    episodes = whole_episodes(journal.chunks(run.key))
+    episodes = whole_episodes(reading(journal.chunks(run.key), "chunks", total=run.chunks))
     listing = episode_list(episodes, there, empty=f"no whole episode is journaled{_gone_text(run)}")
     write_listing(listing, Format.JSON if output is Output.JSON else Format.TABLE)
 
@@ -202,7 +226,8 @@ class _Policies:
 def _episode(journal: JournalReader, run: JournaledRun, number: int) -> WholeEpisode:
     from cloud_learner.journal.reproduce import nth_episode
 
-    found = nth_episode(journal.chunks(run.key), number)
+    chunks = reading(journal.chunks(run.key), "chunks", total=run.chunks)
+    found = nth_episode(chunks, number)
     if found is None:
         raise ShoalError(
             f"run {run.key.run_id.hex()[:8]} of {run.key.device_id} has no whole episode {number} "

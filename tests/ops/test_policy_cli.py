@@ -167,6 +167,14 @@ async def test_two_versions_are_compared_by_integers_scales_and_decisions(
         assert await at.shoal("diff", "one", "v1") == 4
 
 
+@pytest.mark.parametrize("words", [("show", "-1"), ("pin", "-12"), ("diff", "v1", "-1")])
+def test_a_negative_version_is_told_from_an_option(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["policy", *words]) == 4
+    assert "give its number, such as 7 or v7, or latest" in capsys.readouterr().err
+
+
 def test_a_change_is_told_in_the_tensors_own_units() -> None:
     integers = change_of("w", np.array([-60, 2], np.int8), np.array([60, 2], np.int8))
     assert (integers.changed, integers.largest, integers.integers) == (0.5, 120.0, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, short_run
+from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, keep_no_trajectories, short_run
 
 from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
 from cloud_learner.journal.reader import JournalReader
@@ -321,6 +321,19 @@ def test_a_device_nobody_knows_names_those_there_are(
     made = short_run(tmp_path, chunks=1)
     assert run(["reproduce", "--state", str(made.state.directory), "--device", "pi-9"]) == 1
     assert "it has those of pi-1" in capsys.readouterr().err
+
+
+def test_a_learner_of_gradients_says_that_it_keeps_no_trajectories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=0)
+    assert reproduce(made) == 1
+    assert "holds no chunk of 'pi-1'" in capsys.readouterr().err
+    keep_no_trajectories(made)
+    assert reproduce(made) == 1
+    assert 'training.mode = "gradients" keeps no trajectories' in capsys.readouterr().err
+    assert run(["fleet", "curve", "--state", str(made.state.directory)]) == 1
+    assert 'training.mode = "gradients" keeps no trajectories' in capsys.readouterr().err
 
 
 def test_a_directory_without_a_journal_says_so(

@@ -14,7 +14,7 @@ import typer
 
 from shoal.errors import ShoalError
 from shoal.policy_version import parse_policy_version
-from shoalctl.fleet.curve import DEFAULT_SERVER, curve
+from shoalctl.fleet.curve import DEFAULT_SERVER, NO_TRAJECTORIES, curve
 from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
@@ -79,11 +79,14 @@ def list_devices(
     timeout_s: Timeout = 10.0,
 ) -> None:
     """List the devices. AGE is the time since a device last reported; the row is that old."""
-    from shoalctl.views.devices import device_list
+    from shoalctl.views.devices import device_list, unwell_lines
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.devices()
     write_listing(device_list(response.devices), output)
+    if output is Format.TABLE:
+        for line in unwell_lines(response.devices):
+            typer.echo(printable(line), err=True)
 
 
 @devices_app.command("events")
@@ -220,6 +223,11 @@ def audit(
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.audit()
+        of_gradients = not response.total.produced and any(
+            device.gradients for device in client.devices().devices
+        )
+    if of_gradients:
+        typer.echo(NO_TRAJECTORIES, err=True)
     write_listing(audit_list(response), output)
     if not response.total.balanced:
         unbalanced = [entry.device_id for entry in response.devices if not entry.audit.balanced]

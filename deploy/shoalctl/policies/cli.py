@@ -28,8 +28,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be, and 
 
 @policy_app.command("diff")
 def diff(
-    first: Annotated[str, typer.Argument(metavar="FIRST", help="7, v7, or latest.")],
-    second: Annotated[str, typer.Argument(metavar="SECOND", help="7, v7, or latest.")],
+    first: Annotated[str, typer.Argument(metavar="VERSION", help="The first: 7, v7, or latest.")],
+    second: Annotated[str, typer.Argument(metavar="VERSION", help="The second: 7, v7, or latest.")],
     *,
     identity: IdentityPath,
     server: Server = DEFAULT_SERVER,
@@ -39,7 +39,7 @@ def diff(
     """Show how two versions differ: integers and scales, size of the refresh, gaps, decisions.
 
     Both are fetched, proven, and compared here. Decisions are those on the golden observations of
-    both, greedy; KL is KL(FIRST || SECOND).
+    both, greedy; KL is KL(first || second).
     """
     from cloud_learner.downlink.policy_client import fetch_published
     from shoal.identity import Identity

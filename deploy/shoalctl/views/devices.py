@@ -241,6 +241,19 @@ def _appetite(item: Item) -> str:
     return f"the learner wants {wants}" + (f", of v{oldest} or newer" if oldest else "")
 
 
+def unwell_lines(devices: Iterable[fleet_pb2.Device]) -> list[str]:
+    """Why devices are not simply online, a line each; of many devices the first."""
+    told = [device for device in devices if device.reasons]
+    lines = [
+        f"{device.device_id}: {device.reasons[0][:_WHY]}"
+        + ("" if len(device.reasons) == 1 else f" (and {len(device.reasons) - 1} more)")
+        for device in told[:_UNWELL]
+    ]
+    if len(told) > _UNWELL:
+        lines.append(f"{len(told) - _UNWELL} more devices say why in `shoal devices ls -o wide`")
+    return lines
+
+
 def _health(item: Item) -> str:
     reasons = cast("list[str]", item["reasons"])
     return str(item["health"]) + (f": {'; '.join(reasons)}" if reasons else "")
@@ -257,6 +270,8 @@ def _in_flight(item: Item) -> str:
     return str(cast("Mapping[str, Value]", item["audit"])["in_flight"])
 
 
+_UNWELL, _WHY = 5, 160
+"""Devices that say why below a table, and how long each may be about it."""
 _DEVICE_COLUMNS = (
     plain("NAME", "device_id"),
     Column("HEALTH", lambda item: str(item["health"])),
