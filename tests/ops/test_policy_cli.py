@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from learner_core import CHUNKS, KEY, config_in, learning, take_in, until_newer
+from learner_state import short_run
 from sim import on_loop
 
 from cloud_learner.core import Core
+from cloud_learner.downlink.kept_policies import KeptPolicies
 from cloud_learner.downlink.policy_service import PolicyService
 from cloud_learner.fleet.event_log import Query
 from cloud_learner.fleet.service import FleetService
@@ -24,7 +26,7 @@ from cloud_learner.training.snapshots import Snapshots
 from shoal.identity import Identity
 from shoalctl.cli import run
 from shoalctl.pki.pki import FleetPki, Role
-from shoalctl.policies.difference import change_of
+from shoalctl.policies.difference import change_of, difference_of
 
 Shoal = Callable[..., Awaitable[int]]
 
@@ -173,6 +175,36 @@ def test_a_negative_version_is_told_from_an_option(
 ) -> None:
     assert run(["policy", *words]) == 4
     assert "give its number, such as 7 or v7, or latest" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env_id", "training"),
+    [
+        ("CartPole-v1", {"training": 'algorithm = "cloud_learner.algorithms.dqn:DQN"'}),
+        (
+            "examples.cartpole_positions:CartPolePositions",
+            {"training.network": 'kind = "lstm"\nhidden = [16]\nmemory = 8'},
+        ),
+        ("Pendulum-v1", {"training": "kl_quantization_max = 10.0"}),
+    ],
+)
+def test_versions_with_values_memory_or_real_actions_are_compared_as_well(
+    env_id: str, training: dict[str, str], tmp_path: Path
+) -> None:
+    made = short_run(tmp_path, env_id=env_id, training=training, chunks=1)
+    policies = [KeptPolicies(made.state.policies).read(each.version) for each in made.published]
+    graphs = {policy.manifest.graph_digest: policy.graph for policy in policies}
+    first, second = made.published
+    found = difference_of(first, second, graphs, made.brain.spec)
+    assert found.same_graph
+    assert found.decisions is not None
+    assert found.decisions.kl > 0.0
+    assert any(tensor.changed for tensor in found.tensors)
+    same = difference_of(first, first, graphs, made.brain.spec)
+    assert same.decisions is not None
+    assert (same.decisions.agreement, same.decisions.kl) == (1.0, 0.0)
+    assert not any(tensor.changed for tensor in same.tensors)
+    assert difference_of(first, second, graphs, None).decisions is None
 
 
 def test_a_change_is_told_in_the_tensors_own_units() -> None:

@@ -189,7 +189,7 @@ def show_policy(
     output: Output = Format.TABLE,
     timeout_s: Timeout = 10.0,
 ) -> None:
-    """Show all that is known of one policy version: its size, its gaps, and who runs it.
+    """Show all that is known of one policy version: its size, its gaps, and who runs it, and how.
 
     The gap by quantization is KL(fp32 || as published) on recent observations. The gap by staleness
     is KL(trained || that version), as the learner found it in batches that this version alone made.
@@ -198,7 +198,8 @@ def show_policy(
 
     number = parse_policy_version(version)
     with fleet_client(server, identity, timeout_s) as client:
-        item = policy_item(policy_of(client.policies().policies, number))
+        found = policy_of(client.policies().policies, number)
+        item = policy_item(found, client.devices().devices)
     if output in {Format.JSON, Format.YAML}:
         write_envelope("shoal.v1.Policy", [item], output)
         return

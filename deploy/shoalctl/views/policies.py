@@ -33,8 +33,11 @@ def policy_list(policies: Iterable[fleet_pb2.PolicyInfo]) -> Listing:
     )
 
 
-def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
-    """One published policy version."""
+def policy_item(
+    policy: fleet_pb2.PolicyInfo, devices: Iterable[fleet_pb2.Device] = ()
+) -> dict[str, Value]:
+    """One published policy version; `devices` say in which precision they act with it."""
+    acting = {device.device_id: device.telemetry.active_precision for device in devices}
     return {
         "version": policy.version,
         "digest": policy.digest.hex(),
@@ -49,6 +52,7 @@ def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
         "bundle_bytes": policy.bundle_bytes,
         "devices_active": policy.devices_active,
         "active_devices": list(policy.active_devices),
+        "active_precisions": {name: acting.get(name) or None for name in policy.active_devices},
         "reason": policy.reason,
         "pinned": policy.pinned,
         "signed_by": "delegate" if policy.delegation_generation else "policy key",
@@ -88,7 +92,8 @@ def describe_policy(item: Item) -> list[str]:
     as_is, as_fp32 = number(item["tensors_bytes"]), number(item["fp32_bytes"])
     gap = item["kl_staleness"]
     stale = NOTHING if gap is None else f"{max(0.0, number(gap)):.2e} nats"
-    running = cast("list[str]", item["active_devices"])
+    precisions = cast("dict[str, str | None]", item["active_precisions"])
+    running = [name + (f" ({acts})" if acts else "") for name, acts in precisions.items()]
     facts = (
         ("Policy", f"v{item['version']}"),
         ("Reason", text(item, "reason")),
