@@ -50,6 +50,17 @@ NETWORKS: Final[dict[str, tuple[Space, NetworkConfig]]] = {
     "LSTM 256": (unbounded((24,)), NetworkConfig(kind="lstm", hidden=(256,))),
 }
 
+_HEADINGS: Final = (
+    "network",
+    "envs",
+    "fp32 us",
+    "static us",
+    "dynamic us",
+    "static KL",
+    "dyn. KL",
+    "auto",
+)
+
 
 def source_of(case: Case) -> Source:
     """A policy as it would be published."""
@@ -92,6 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="two networks, few decisions")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument("--out", type=Path, help="file that gets the JSON")
     given = parser.parse_args(arguments)
     machine = this_machine()
     rows: list[list[Cell]] = []
@@ -105,24 +117,15 @@ def main(arguments: Sequence[str]) -> int:
             times = [line.p50_us for line in at]
             gaps = [None if line.kl is None else f"{line.kl:.1e}" for line in at[1:]]
             rows.append([name, envs, *times, *gaps, verdict_of(lines, envs).rpartition(" ")[2]])
-    if given.output == "json":
-        body: dict[str, object] = {
-            "versions": versions("shoal", "onnxruntime", "numpy"),
-            "networks": found,
-        }
-        sys.stdout.write(envelope("shoal.v1.BenchForms", machine, body) + "\n")
-        return 0
-    headings = (
-        "network",
-        "envs",
-        "fp32 us",
-        "static us",
-        "dynamic us",
-        "static KL",
-        "dyn. KL",
-        "auto",
-    )
-    sys.stdout.write(f"{machine.text}\n\n{table(headings, rows)}\n")
+    body: dict[str, object] = {
+        "versions": versions("shoal", "onnxruntime", "numpy"),
+        "networks": found,
+    }
+    document = envelope("shoal.v1.BenchForms", machine, body) + "\n"
+    if given.out is not None:
+        given.out.write_text(document, encoding="utf-8")
+    text = f"{machine.text}\n\n{table(_HEADINGS, rows)}\n"
+    sys.stdout.write(document if given.output == "json" else text)
     return 0
 
 
