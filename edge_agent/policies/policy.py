@@ -16,6 +16,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from edge_agent.environments.rows import leaf_view
+from shoal.dynamic_twin import dynamic_twin
 from shoal.errors import PolicyRejected
 from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout
@@ -87,8 +88,8 @@ class Policy:
     decided = policy.act(observations, noise)
 
     Attributes:
-        manifest: Of the version; its float twin has the same.
-        digest: Of what was really loaded: the published policy, or its float twin.
+        manifest: Of the version; its twins have the same.
+        digest: Of what was really loaded: the published policy, or a twin of it.
         precision: Likewise.
         layout: How observations lie; None: as the graph's one input takes them.
         ports: Of the graph, by name.
@@ -179,11 +180,31 @@ class Policy:
         Raises:
             PolicyRejected: With the reason `float_twin` or `graph`.
         """
-        reads = decode_reads(self.session.get_modelmeta().custom_metadata_map)
-        made = float_tensors(tensors, reads)
+        made = self._float_tensors(tensors)
         twin = Policy.load(float_graph, made, self.manifest, self.layout)
         twin.digest, twin.precision = self.manifest.twin_digest, "fp32"
         return twin
+
+    def dynamic_twin(self, float_graph: bytes, tensors: Mapping[str, Array]) -> Policy:
+        """Its dynamic twin, loaded; nothing of it is proven yet.
+
+        Args:
+            float_graph: The weightless graph that the manifest names.
+            tensors: Of this policy.
+
+        Raises:
+            PolicyRejected: With the reason `float_twin` or `graph`.
+            ShoalError: The graph is no ONNX model.
+        """
+        model = dynamic_twin(float_graph, self._float_tensors(tensors))
+        twin = Policy.load(model, {}, self.manifest, self.layout)
+        twin.digest, twin.precision = self.manifest.dynamic_twin_digest, "int8_dynamic"
+        return twin
+
+    def _float_tensors(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        return float_tensors(
+            tensors, decode_reads(self.session.get_modelmeta().custom_metadata_map)
+        )
 
     def act(
         self,

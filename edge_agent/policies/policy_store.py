@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from edge_agent.policies.offered import Offered, serialized
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles, trust_directory
-from edge_agent.policies.precision import PrecisionChooser, Proven
+from edge_agent.policies.precision import TWINS, PrecisionChooser, Proven
 from edge_agent.policies.proof import Accepted, FetchGraph, Proof, Prover
 from shoal.errors import PolicyRejected, ShoalError
 from shoal.logs import get_logger
@@ -32,7 +32,7 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
+    """A policy that was proven, its file, it or a twin that acts, and its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
@@ -81,7 +81,7 @@ class PolicyStore:
             fleet: The device's fleet.
             public_key: Ed25519, 32 bytes: who may sign policies, or have a delegate sign them.
             spec: The spaces of the device's environment.
-            chooser: Chooses between int8 and the float twin; None: as published.
+            chooser: Chooses between int8 and its twins; None: as published.
             clock: Unix seconds: whether a delegate may still sign.
 
         Raises:
@@ -137,7 +137,7 @@ class PolicyStore:
             fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
 
         Returns:
-            The policy, or its float twin, which is current now; the same one again if it was
+            The policy, or a twin of it, which is current now; the same one again if it was
             already.
 
         Raises:
@@ -217,7 +217,7 @@ class PolicyStore:
 
     @property
     def lacks_twin(self) -> bool:
-        """Whether the current policy may be better off as its float twin, whose graph is not here.
+        """Whether the current policy may be better off as a twin, whose graph is not here.
 
         It is offered once more then, so that the graph can be fetched.
         """
@@ -230,7 +230,7 @@ class PolicyStore:
     def condemn(self, policy: Policy, reason: str) -> Policy | None:
         """Gives up a policy that failed while acting: the one before is current again.
 
-        Of a float twin it gives up the twin: the int8 policy of that version is current then.
+        Of a twin it gives up the twin: the int8 policy of that version is current then.
 
         Args:
             policy: Which; nothing happens if it is not current any more.
@@ -242,7 +242,11 @@ class PolicyStore:
         with self._offering:
             published = self._held[0].policy if self._held else None
             if self._held and published is not policy is self._held[0].acting:
-                self._count(PolicyRejected(reason, f"the float twin of policy {policy.version}"))
+                self._count(
+                    PolicyRejected(
+                        reason, f"the {TWINS[policy.precision]} of policy {policy.version}"
+                    )
+                )
                 self._chooser.condemn(policy)
                 self._act_with(self._held[0].policy)
             elif published is policy:
@@ -293,7 +297,7 @@ class PolicyStore:
         return None if wanted else proven.policy
 
     def _refine(self, proven: Proven, fetch_graph: FetchGraph) -> Policy:
-        """Has the float twin act in place of an int8 policy that acts already, where it is to."""
+        """Has a twin act in place of an int8 policy that acts already, where it is to."""
         self.save()  # the graph may be long in coming
         manifest = proven.policy.manifest
         try:
