@@ -19,6 +19,7 @@ from edge_agent.config import ServerConfig
 from edge_agent.downlink.downlink import explain, open_channel
 from edge_agent.events import Events
 from edge_agent.gradients.config import GradientsConfig
+from edge_agent.gradients.observed import Observed
 from edge_agent.gradients.queue import GradientQueue, Waiting
 from edge_agent.gradients.worker import GradientWorker
 from shoal.episodes import Episode
@@ -69,12 +70,14 @@ class _Turn:
     Attributes:
         waiting: it.
         begun: whether the worker has it.
+        observed: whether its observations are in the run's statistics.
         told: whether an update told of its experience.
         done: passes over it.
     """
 
     waiting: Waiting
     begun: bool = False
+    observed: bool = False
     told: bool = False
     done: int = 0
 
@@ -127,6 +130,7 @@ class GradientUplink:
         self._fleet = fleet
         self._run_id = run_id
         self._layout = ObservationLayout.of(spec.observation)
+        self._observed = Observed(self._layout)
         self._rng = rng or random.Random()
         self._encoder = Encoder(config.codec, share=config.top_k)
         self._weights: Weights | None = None
@@ -193,10 +197,13 @@ class GradientUplink:
         self, server: ParameterServerStub, turn: _Turn
     ) -> update_pb2.PushUpdateRequest | None:
         """The next update of a chunk; None when its gradient is not finite."""
-        weights = await self._newest_weights(server)
+        weights = await self._newest_weights(server, turn.waiting.chunk.policy_version)
         if not turn.begun:
             await asyncio.to_thread(self._worker.begin, turn.waiting.chunk)
             turn.begun = True
+        if not turn.observed and self._shares_statistics(weights):
+            await asyncio.to_thread(self._observed.add, turn.waiting.chunk.observations[:-1])
+            turn.observed = True
         computed = await asyncio.to_thread(self._worker.gradient)
         try:
             body = self._encoder.encode(computed.values)
@@ -230,7 +237,14 @@ class GradientUplink:
             request.episodes.extend(_episodes(waiting.episodes[-MAX_EPISODES:]))
             if (moments := self._moments(waiting.chunk)) is not None:
                 request.moments.CopyFrom(moments)
+            statistics = self._observed.statistics
+            if statistics is not None and self._shares_statistics(weights):
+                request.statistics.CopyFrom(statistics.to_pb())
         return request
+
+    def _shares_statistics(self, weights: Weights) -> bool:
+        """Whether the learner makes a normalizer of what devices tell, and this one may."""
+        return weights.normalizer is not None and self._config.share_moments
 
     def _moments(self, chunk: Chunk) -> update_pb2.ObservationMoments | None:
         if not self._config.share_moments:
@@ -238,13 +252,21 @@ class GradientUplink:
         moments = Moments.of(chunk.observations[:-1], self._layout)
         return None if moments is None else moments.to_pb()
 
-    async def _newest_weights(self, server: ParameterServerStub) -> Weights:
-        """The weights as they are now: the server sends none where they are those held."""
+    async def _newest_weights(self, server: ParameterServerStub, version: int) -> Weights:
+        """The weights as they are now: the server sends none where they are those held.
+
+        Args:
+            server: that has them.
+            version: that acted: observations are normalized as it did.
+        """
         held = self._weights
+        acting = None if held is None else held.normalizer
+        other = acting is not None and acting.version != version
         request = update_pb2.GetWeightsRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
-            have_updates=0 if held is None else held.updates,
+            have_updates=0 if held is None or other else held.updates,
+            acted_version=version,
         )
         assembler = Assembler(MAX_WEIGHTS_BYTES)
         call = server.GetWeights(request, timeout=WEIGHTS_DEADLINE_S)

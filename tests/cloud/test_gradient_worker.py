@@ -184,7 +184,6 @@ def test_a_torso_of_ones_own_runs_with_leave_alone() -> None:
 @pytest.mark.parametrize(
     ("training", "named"),
     [
-        ({"network": NetworkConfig(normalize=True)}, "training.network.normalize"),
         ({"network": NetworkConfig(quantization_aware=True)}, "quantization_aware"),
         ({"settings": {"normalize_rewards": True}}, "normalize_rewards"),
         ({"settings": {"learning_rate": 1e-3}}, "gradients.learning_rate"),
