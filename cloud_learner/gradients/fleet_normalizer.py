@@ -50,9 +50,14 @@ class FleetNormalizer:
         told = ObservationStatistics.from_pb(message, numbers=self._numbers)
         self._runs.note(run, seq, told)
 
+    @property
+    def seen(self) -> ObservationStatistics | None:
+        """What all runs told together; None while nothing was told."""
+        return self._runs.merged()
+
     def follow(self) -> None:
         """Has the policy's normalizer be what the fleet has seen, for the next version."""
-        if (seen := self._runs.merged()) is not None:
+        if (seen := self.seen) is not None:
             self._normalizer.follow(seen)
 
     def note_published(self, version: int) -> None:

@@ -58,8 +58,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return Fleet(messages, np.concatenate(rows))
 
 
-def told(messages: list[Message], **settings: int) -> RunStatistics:
-    runs = RunStatistics(NUMBERS, **settings)
+def told(messages: list[Message], *, most: int | None = None) -> RunStatistics:
+    runs = RunStatistics(NUMBERS, most=most)
     for message in messages:
         runs.note(message.run, message.seq, message.told)
     return runs

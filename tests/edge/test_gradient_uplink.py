@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from edge_agent.gradients.config import GradientsConfig
 from edge_agent.gradients.queue import GradientQueue
 from edge_agent.gradients.uplink import GradientUplink
 from edge_agent.gradients.worker import find_worker
+from shoal.acting_normalizer import ActingNormalizer
 from shoal.errors import ConfigError
 from shoal.gradients import Computed, Weights, decode_gradient, encode_weights
 from shoal.identity import Identity
 from shoal.layout import ObservationLayout
 from shoal.moments import Moments
+from shoal.observation_statistics import ObservationStatistics
 from shoal.policy import split
 from shoal.trajectory import Chunk
 from shoal.v1 import parameter_server_pb2 as pb
@@ -48,7 +50,9 @@ class Server(rpc.ParameterServerServicer):
         self.updates = 1
         self.digest = bytes(32)
         self.parameters = PARAMETERS
+        self.normalizes = False
         self.asked: list[int] = []
+        self.acted: list[int] = []
         self.pushed: list[update_pb2.PushUpdateRequest] = []
         self.answers: list[str] = []
         """Of the next updates: "" applies, "lost" applies and fails, else why it is refused."""
@@ -62,10 +66,15 @@ class Server(rpc.ParameterServerServicer):
         self, request: update_pb2.GetWeightsRequest, context: Context
     ) -> AsyncIterator[pb.Part]:
         self.asked.append(request.have_updates)
+        self.acted.append(request.acted_version)
         if request.have_updates == self.updates:
             return
         values = np.full(self.parameters, self.updates, np.float32)
-        weights = Weights(self.digest, self.updates, values, {"algorithm": "a:B"})
+        acting = None
+        if self.normalizes:
+            floats = np.full(4, request.acted_version, np.float32)
+            acting = ActingNormalizer(request.acted_version, floats, floats)
+        weights = Weights(self.digest, self.updates, values, {"algorithm": "a:B"}, acting)
         for p in split(encode_weights(weights), 500):
             yield pb.Part(total_bytes=p.total_bytes, offset=p.offset, data=p.data)
 
@@ -195,6 +204,57 @@ async def test_observations_never_leave_and_moments_only_with_leave(tmp_path: Pa
         observed = make_chunk(SPEC, seed=7).observations
         sent = update.SerializeToString()
         assert all(observed[t].tobytes() not in sent for t in range(len(observed)))
+
+
+@asyncs
+async def test_a_learner_that_normalizes_is_told_of_all_observations_so_far(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, passes=2) as here:
+        here.server.normalizes = True
+        await here.endpoint.start()
+        rows = np.zeros((0, 4))
+        for number in range(3):
+            here.queue.put(chunk := make_chunk(SPEC, seed=number))
+            await here.server.until(2 * number + 2)
+            rows = np.concatenate([rows, chunk.observations[:-1].reshape(-1, 4)])
+            first, second = here.server.pushed[-2:]
+            told = ObservationStatistics.from_pb(first.statistics, numbers=4)
+            assert told.count == len(rows)
+            np.testing.assert_allclose(told.mean, rows.mean(0), rtol=1e-9)
+            np.testing.assert_allclose(told.squares / told.count, rows.var(0), rtol=1e-9)
+            assert not second.HasField("statistics"), "a chunk's first update tells of it"
+
+
+@asyncs
+async def test_weights_are_asked_for_with_the_normalizer_of_the_version_that_acted(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as here:
+        here.server.normalizes = True
+        here.server.answers = ["lag", "lag", "lag"]  # so that the weights stay the same
+        await here.endpoint.start()
+        for number, version in enumerate((7, 7, 8)):
+            here.queue.put(replace(make_chunk(SPEC), policy_version=version))
+            await here.server.until(number + 1)
+        assert here.server.acted == [7, 7, 8]
+        assert here.server.asked == [0, 1, 0], "those that are held come with another normalizer"
+        taken = [weights.normalizer.version for weights in here.worker.taken if weights.normalizer]
+        assert taken == [7, 8]
+
+
+@asyncs
+@pytest.mark.parametrize("normalizes", [False, True])
+async def test_statistics_go_only_where_they_are_asked_for_and_with_leave(
+    tmp_path: Path,
+    normalizes: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    async with world(tmp_path, share_moments=not normalizes) as here:
+        here.server.normalizes = normalizes
+        await here.endpoint.start()
+        here.put(2)
+        await here.server.until(2)
+        assert not any(update.HasField("statistics") for update in here.server.pushed)
 
 
 @asyncs
