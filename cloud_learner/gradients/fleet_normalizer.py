@@ -16,7 +16,7 @@ from shoal.observation_statistics import ObservationStatistics
 from shoal.v1 import statistics_pb2 as pb
 
 KEPT_VERSIONS: Final = 64
-"""Whose normalizers are known: a chunk of an older one is computed with the newest."""
+"""Whose normalizers are known: for a chunk of an older one, gradients are of the newest's."""
 
 
 class FleetNormalizer:
@@ -61,13 +61,19 @@ class FleetNormalizer:
             self._normalizer.follow(seen)
 
     def note_published(self, version: int) -> None:
-        """Notes that the normalizer, as it is, went into a version."""
+        """Notes that the normalizer, as it is, went into a version.
+
+        Not while it has seen nothing: what such a version saw is best seen with the next one's
+        (decision 0042).
+        """
+        if not self._normalizer.count:
+            return
         self._versions[version] = self._normalizer.acting(version)
         if len(self._versions) > KEPT_VERSIONS:
             self._versions.popitem(last=False)
 
     def acting(self, version: int) -> ActingNormalizer:
-        """That of a version; of the newest where it is not known."""
+        """That of a version; of the newest where it is not known, or had seen nothing."""
         found = self._versions.get(version)
         if found is None:
             found = next(reversed(self._versions.values()), self._first)

@@ -260,8 +260,7 @@ class GradientUplink:
             version: that acted: observations are normalized as it did.
         """
         held = self._weights
-        acting = None if held is None else held.normalizer
-        other = acting is not None and acting.version != version
+        other = _version_of(held) not in (None, version)
         request = update_pb2.GetWeightsRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
@@ -284,10 +283,12 @@ class GradientUplink:
         weights = decode_weights(payload)
         await asyncio.to_thread(self._worker.take, weights)
         self._weights = weights
+        begin_again = _version_of(held) != _version_of(weights)  # ratios are of one normalizer
         if self._computed_with not in (None, (weights.layout_digest, weights.setup)):
             self._encoder.forget()  # the parameters are others
-            if self._turn is not None:
-                self._turn.begun = False
+            begin_again = True
+        if begin_again and self._turn is not None:
+            self._turn.begun = False
         self._computed_with = (weights.layout_digest, weights.setup)
         return weights
 
@@ -327,6 +328,13 @@ class GradientUplink:
                 "gradients_held_up",
                 f"{message}; acting goes on, the newest chunks wait for their gradients",
             )
+
+
+def _version_of(weights: Weights | None) -> int | None:
+    """Whose normalizer came with weights; None where none did."""
+    if weights is None or weights.normalizer is None:
+        return None
+    return weights.normalizer.version
 
 
 def _episodes(ended: Sequence[Episode]) -> list[trajectory_pb2.Episode]:

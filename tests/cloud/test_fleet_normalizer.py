@@ -84,6 +84,7 @@ def test_what_was_seen_before_counts_with_what_devices_tell() -> None:
 def test_each_version_keeps_the_normalizer_that_it_was_made_with() -> None:
     normalizer = fresh()
     fleet = FleetNormalizer(normalizer)
+    fleet.note_published(1)
     assert fleet.acting(1).version == 0
     wanted = {}
     for version in range(1, KEPT_VERSIONS + 4):
