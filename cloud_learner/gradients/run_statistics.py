@@ -100,8 +100,8 @@ class RunStatistics:
         The same, whatever came first of what is held.
         """
         with self._lock:
-            runs, before = sorted(self._runs.items(), key=_key), self._sum
-        parts = [told.statistics for _, told in runs]
+            runs, before = list(self._runs.items()), self._sum
+        parts = [told.statistics for _, told in sorted(runs, key=_key)]
         if before is not None:
             parts.insert(0, before)
         return merged(parts) if parts else None

@@ -15,6 +15,7 @@ from cloud_learner.gradients.fleet_normalizer import FleetNormalizer
 from cloud_learner.gradients.live import Live
 from cloud_learner.gradients.rules import Seen
 from cloud_learner.gradients.tally import Tally
+from cloud_learner.quantization.sample import probe_rows
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, Likeness
@@ -260,9 +261,15 @@ class GradientSource:
     def _drawn(self) -> NDArray[np.generic]:
         layout, moments = self._layout, self._moments
         assert layout is not None  # noqa: S101
-        if moments is None:
+        drawn: NDArray[np.generic]
+        if moments is not None:
+            drawn = moments.draw(SAMPLE_ROWS, layout, self._rng)
+            return drawn
+        seen = None if self._normalizer is None else self._normalizer.seen
+        if seen is None:
             return np.zeros((0, *layout.shape), layout.dtype.newbyteorder("="))
-        drawn: NDArray[np.generic] = moments.draw(SAMPLE_ROWS, layout, self._rng)
+        # Of nested observations there are no moments: what the normalizer knows of them must do.
+        drawn = probe_rows(layout, self._rng, seen)
         return drawn
 
 

@@ -213,9 +213,12 @@ def test_a_learner_that_stopped_goes_on_with_statistics_and_versions(tmp_path: P
             again = await cloud.device()
             assert (await again.push(last)).reason == "duplicate"
             assert_equal(seen_by(cloud), before)
+            again.seq = device.seq
+            await again.push(await telling(again, ROWS[:40]))
+            assert_equal(seen_by(cloud), ObservationStatistics.of(ROWS[:40]))
             # A device that started again is another run: it counts beside the one before.
             again.seq = 0
-            await again.push(await telling(again, ROWS[30:], run_id=RUN_ID[::-1]))
+            await again.push(await telling(again, ROWS[40:], run_id=RUN_ID[::-1]))
             assert seen_by(cloud).count == len(ROWS)
             await published_with(cloud, ROWS)
 
