@@ -236,6 +236,17 @@ class RefusedError(Exception):
     """The broker did not let the client in."""
 
 
+class ClosingSocket(ssl.SSLSocket):
+    """Closes itself when the handshake fails; paho leaves that to some collection of garbage."""
+
+    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - as inherited
+        try:
+            super().do_handshake(block)
+        except (OSError, ValueError):
+            self.close()
+            raise
+
+
 class Client:
     """An MQTT client with a name of the fleet, made for asking exactly one thing at a time.
 
@@ -265,6 +276,7 @@ class Client:
         )
         if context is None:
             context = Identity.load(identity(broker.pki, name)).ssl_context()
+        context.sslsocket_class = ClosingSocket
         self._client.tls_set_context(context)
         if will is not None:
             self._client.will_set(will.topic, will.payload, will.qos, will.retained)

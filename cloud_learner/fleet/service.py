@@ -15,6 +15,7 @@ from cloud_learner.downlink.callers import OPERATORS
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.policy_log import PolicyLog
 from cloud_learner.serving.grpc_server import Context, peer_name, refuse, require_fleet
+from shoal.policy_delta import Base
 from shoal.v1 import fleet_pb2 as pb
 from shoal.v1 import fleet_pb2_grpc as rpc
 
@@ -131,7 +132,7 @@ class FleetService(rpc.FleetServicer):
         await require_operator(context, request.fleet, self._fleet)
         active: dict[int, list[str]] = defaultdict(list)
         for device in self._view.devices():
-            active[self._active_version(device)].append(device.device_id)
+            active[self._active(device).version].append(device.device_id)
         now_s = self._clock()
         policies = [
             pb.PolicyInfo(
@@ -192,14 +193,16 @@ class FleetService(rpc.FleetServicer):
     def _complete(self, device: pb.Device) -> pb.Device:
         device.task = self._task_of(device.device_id)
         device.bytes_down_sent = self._parameter_server.traffic(device.device_id).bytes_down
+        active = self._active(device)
+        device.active_version, device.active_digest = active.version, active.digest
         return device
 
-    def _active_version(self, device: pb.Device) -> int:
+    def _active(self, device: pb.Device) -> Base:
         """What a device acts with: reported at once, and in telemetry some time later."""
         active = self._parameter_server.active(device.device_id)
         if active is None or active.run_id not in {device.status.run_id, device.telemetry.run_id}:
-            return device.telemetry.active_version
-        return active.base.version
+            return Base(device.telemetry.active_version, device.telemetry.active_digest)
+        return active.base
 
     def _training(self) -> pb.Training:
         training = self._view.training()

@@ -11,9 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shoal.errors import ConfigError, ShoalError
-from shoalctl.__main__ import EXIT_INTERRUPTED
+from shoalctl.exit_codes import EXIT_BAD_ARGUMENTS, EXIT_BUG, EXIT_INTERRUPTED
 
-EXIT_BAD_ARGUMENTS, EXIT_BUG = 4, 5
 EXTRAS = {
     "torch": "learner",
     "onnx": "learner",

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ if str(HERE.parent) not in sys.path:  # run as a program
 
 import numpy as np  # noqa: E402 - see above
 from bench.child import say  # noqa: E402
+from bench.gradient_relay import NAME, relaying  # noqa: E402
 from bench.report import envelope, median, table, this_machine, versions  # noqa: E402
 
 SCHEMA = "shoal.bench.Gradients"
@@ -50,6 +51,7 @@ class Case:
         threads: `gradients.threads`.
         hidden: Widths of the network.
         policies_per_s: Published meanwhile.
+        relayed: Whether a site's relay stands between agents and server.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Case:
     threads: str = "auto"
     hidden: tuple[int, ...] = (64, 64)
     policies_per_s: float = 0.0
+    relayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     at_rate += [
         Case("publishing", codecs[0], 1, bare=False, rate=rate, policies_per_s=options.policies)
     ]
+    at_rate += [Case("through a relay", codecs[0], 1, bare=False, rate=rate, relayed=True)]
     full = [
         Case("full speed", codecs[0], shards, bare=False, rate=0.0)
         for shards in (1, options.shards)
@@ -105,7 +109,10 @@ def run_case(
 ) -> Result:
     """Starts a server and agents, and waits for their end."""
     names = names[: options.large_agents] if case.hidden == LARGE else names
-    with serving(case, directory) as (port, parameters):
+    with ExitStack() as running:
+        port, parameters = running.enter_context(serving(case, directory))
+        if case.relayed:
+            port = running.enter_context(relaying(directory, port))
         start_s = time.monotonic() + 2.0 + CONNECT_S * len(names)
         parts = [tuple(names[n :: options.processes]) for n in range(options.processes)]
         loads = [
@@ -191,6 +198,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Case], list[list[Result]]
         say(f"issuing {len(names)} certificates")
         pki = FleetPki.create(directory / "pki", "bench")
         pki.issue("learner", Role.LEARNER)
+        pki.issue(NAME, Role.RELAY)
         for name in names:
             pki.issue(name, Role.DEVICE)
         for round_ in range(options.rounds):
@@ -210,11 +218,13 @@ def ratios(found: Sequence[Case], medians: Sequence[Result]) -> dict[str, float]
     pairs = list(zip(found, medians, strict=True))
     bare = next(m for c, m in pairs if c.bare and c.rate)
     push = next(m for c, m in pairs if not c.bare and c.rate)
+    relayed = next(m for c, m in pairs if c.relayed)
     full = [m.updates_per_s for c, m in pairs if c.name == "full speed"]
     large = [m.updates_per_s for c, m in pairs if c.name == "large net"]
     return {
         "p50_push_over_bare": round(push.p50_ms / bare.p50_ms, 2),
         "p99_push_over_bare": round(push.p99_ms / bare.p99_ms, 2),
+        "p50_relayed_over_push": round(relayed.p50_ms / push.p50_ms, 2),
         "throughput_shards_over_one": round(full[1] / full[0], 2),
         "throughput_shards_over_one_large_net": round(large[1] / large[0], 2),
     }
@@ -246,7 +256,7 @@ def main(arguments: Sequence[str]) -> int:
     at_rate = [
         m
         for c, m in zip(found, medians, strict=True)
-        if c.rate and not c.bare and not c.policies_per_s
+        if c.rate and not c.bare and not c.policies_per_s and not c.relayed
     ]
     worst_ms = max(m.p99_ms for m in at_rate)
     body: dict[str, object] = {

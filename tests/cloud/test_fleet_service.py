@@ -227,6 +227,11 @@ def test_what_a_device_reports_as_active_counts_at_once_if_it_is_of_its_present_
             answer = await fleet.ListPolicies(fleet_pb2.ListPoliciesRequest(fleet="reef"))
             active = [list(info.active_devices) for info in answer.policies]
             assert active == (expected or [["pi-1"], [], ["pi-2"]])
+        listed = await fleet.ListDevices(fleet_pb2.ListDevicesRequest(fleet="reef"))
+        assert [
+            (each.active_version, each.telemetry.active_version, each.active_digest)
+            for each in listed.devices
+        ] == [(3, 2, published[2].digest), (1, 1, b"")]
 
     play(scenario)
 

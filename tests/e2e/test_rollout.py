@@ -83,6 +83,19 @@ class Operator:
         found = json.loads(self.run("devices", "ls").stdout)["items"]
         return {each["device_id"]: each for each in found}
 
+    def active_versions(self, *, without: str) -> set[int]:
+        """What the other devices act with, once all were heard by a learner that just started."""
+        deadline_s = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline_s:
+            found = {
+                name: each["active_version"]
+                for name, each in self.devices().items()
+                if name != without
+            }
+            if all(found.values()):
+                return set(found.values())
+        raise AssertionError(f"not all were heard: {found}")
+
 
 @contextmanager
 def operating() -> Iterator[Operator]:
@@ -129,12 +142,7 @@ def test_a_policy_goes_through_its_waves_though_the_learner_is_killed_and_a_devi
             assert progress_of(paused) == progress_of(before)
             newest = json.loads(operator.run("policy", "ls").stdout)["items"][0]["version"]
             assert newest > candidate  # it learns on
-            others = {
-                device["active_version"]
-                for name, device in operator.devices().items()
-                if name != dead
-            }
-            assert others == {candidate}
+            assert operator.active_versions(without=dead) == {candidate}
             operator.ask("rollout", "resume")
             ended = operator.until(is_in("promoted", "aborted"))
         finally:

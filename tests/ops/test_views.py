@@ -72,6 +72,22 @@ def test_a_device_is_one_row_with_its_name_first_and_its_age_last() -> None:
     assert row == ["pi-1", "offline_lost", "v12", "37", "4096", "1235", "20", "4", "2s"]
 
 
+def test_what_a_device_reported_since_its_telemetry_is_what_it_acts_with() -> None:
+    newer = device()
+    newer.active_version, newer.active_digest = 13, bytes(32)
+    assert device_item(newer)["active_version"] == 13
+    assert device_item(newer)["active_digest"] == bytes(32).hex()
+
+
+def test_a_device_that_was_not_heard_since_the_learner_started_acts_with_nobody_knows_what() -> (
+    None
+):
+    unheard, heard = device(telemetry_age_s=-1.0), device()
+    for each in (unheard, heard):
+        each.telemetry.Clear()
+    assert [table(device_list([each]))[1][2] for each in (unheard, heard)] == ["-", "none"]
+
+
 def test_the_wide_table_says_why_and_which_digest_is_really_loaded() -> None:
     out = io.StringIO()
     write_listing(device_list([device()]), Format.WIDE, out)
@@ -139,7 +155,7 @@ def test_a_device_that_only_just_appeared_is_shown_too() -> None:
     unknown = fleet_pb2.Device(
         device_id="pi-1", telemetry_age_s=-1.0, status_age_s=-1.0, chunk_age_s=-1.0
     )
-    assert table(device_list([unknown]))[1][:3] == ["pi-1", "unspecified", "none"]
+    assert table(device_list([unknown]))[1][:3] == ["pi-1", "unspecified", "-"]
     assert describe(device_detail(fleet_pb2.DescribeDeviceResponse(device=unknown)))
 
 

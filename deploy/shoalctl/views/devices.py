@@ -51,6 +51,8 @@ def slot_item(slot: slot_pb2.SlotReport) -> dict[str, Value]:
 def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
     """One device, as `devices ls` shows it. An age of null: never."""
     status, telemetry = device.status, device.telemetry
+    # A learner of before leaves these two to telemetry.
+    active = device if device.active_version else telemetry
     return {
         "device_id": device.device_id,
         "health": slug(fleet_pb2.Health.Name(device.health), "HEALTH_"),
@@ -59,8 +61,8 @@ def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
         "env_id": status.env_spec.env_id,
         "envs": status.envs,
         "agent_version": status.agent_version,
-        "active_version": telemetry.active_version,
-        "active_digest": telemetry.active_digest.hex(),
+        "active_version": active.active_version,
+        "active_digest": active.active_digest.hex(),
         "active_precision": telemetry.active_precision,
         "precision_reason": telemetry.precision_reason,
         "int8_us": measured(telemetry.int8_us),
@@ -213,7 +215,9 @@ def _gradients(item: Item) -> str:
 
 
 def _policy(item: Item) -> str:
-    return f"v{item['active_version']}" if item["active_version"] else "none"
+    if item["active_version"]:
+        return f"v{item['active_version']}"
+    return "none" if item["telemetry_age_s"] is not None else NOTHING
 
 
 def _microseconds(item: Item, key: str) -> str:

@@ -42,7 +42,7 @@ class Audit(_message.Message):
     def __init__(self, produced: _Optional[int] = ..., trained: _Optional[int] = ..., expired: _Optional[int] = ..., dropped: _Optional[int] = ..., rejected: _Optional[int] = ..., in_flight: _Optional[int] = ..., balanced: bool = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("device_id", "health", "status", "status_age_s", "telemetry", "telemetry_age_s", "chunk_age_s", "audit", "lag_updates", "bytes_down_sent", "reasons", "gradients", "task")
+    __slots__ = ("device_id", "health", "status", "status_age_s", "telemetry", "telemetry_age_s", "chunk_age_s", "audit", "lag_updates", "bytes_down_sent", "reasons", "gradients", "task", "active_version", "active_digest")
     class GradientsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,8 @@ class Device(_message.Message):
     REASONS_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     health: Health
     status: _device_pb2.Status
@@ -76,7 +78,9 @@ class Device(_message.Message):
     reasons: _containers.RepeatedScalarFieldContainer[str]
     gradients: _containers.ScalarMap[str, int]
     task: str
-    def __init__(self, device_id: _Optional[str] = ..., health: _Optional[_Union[Health, str]] = ..., status: _Optional[_Union[_device_pb2.Status, _Mapping]] = ..., status_age_s: _Optional[float] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., telemetry_age_s: _Optional[float] = ..., chunk_age_s: _Optional[float] = ..., audit: _Optional[_Union[Audit, _Mapping]] = ..., lag_updates: _Optional[int] = ..., bytes_down_sent: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ..., gradients: _Optional[_Mapping[str, int]] = ..., task: _Optional[str] = ...) -> None: ...
+    active_version: int
+    active_digest: bytes
+    def __init__(self, device_id: _Optional[str] = ..., health: _Optional[_Union[Health, str]] = ..., status: _Optional[_Union[_device_pb2.Status, _Mapping]] = ..., status_age_s: _Optional[float] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., telemetry_age_s: _Optional[float] = ..., chunk_age_s: _Optional[float] = ..., audit: _Optional[_Union[Audit, _Mapping]] = ..., lag_updates: _Optional[int] = ..., bytes_down_sent: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ..., gradients: _Optional[_Mapping[str, int]] = ..., task: _Optional[str] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ...) -> None: ...
 
 class ListDevicesRequest(_message.Message):
     __slots__ = ("fleet",)
