@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from shoal.gradients import Floats, Weights, encode_weights
 from shoal.policy import split
 from shoal.spaces import EnvSpec
 from shoal.v1 import parameter_server_pb2 as pb
+
+MAX_KEPT_PARTS: Final = 4
+"""Normalizers with which weights are kept as they travel: what devices act with at a time."""
 
 
 class Live:
@@ -115,6 +118,8 @@ class Live:
             payload = encode_weights(
                 Weights(self.layout_digest, updates, self.shards.flat, self._setup, normalizer)
             )
+            if len(self._parts) == MAX_KEPT_PARTS:
+                del self._parts[next(iter(self._parts))]
             self._parts[version] = tuple(
                 pb.Part(total_bytes=part.total_bytes, offset=part.offset, data=part.data)
                 for part in split(payload)

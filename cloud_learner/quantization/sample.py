@@ -79,14 +79,15 @@ def probe_rows(
         seen: Of real ones: numbers are normal with their means and deviations, within the bounds.
     """
     leaves = {field.path: _probe(field, rng) for field in layout.fields}
-    start = 0
-    for field in () if seen is None else number_fields(layout):
-        assert seen is not None  # noqa: S101 - as above
-        of = slice(start, start + math.prod(field.shape))
-        deviation = np.sqrt(seen.squares[of] / seen.count)
-        drawn = rng.normal(seen.mean[of], deviation, (PROBE_ROWS, of.stop - of.start))
-        leaves[field.path] = _within(field, drawn.reshape(PROBE_ROWS, *field.shape))
-        start = of.stop
+    if seen is not None:
+        deviation = np.sqrt(seen.squares / seen.count)
+        drawn = rng.normal(seen.mean, deviation, (PROBE_ROWS, len(seen.mean)))
+        start = 0
+        for field in number_fields(layout):
+            end = start + math.prod(field.shape)
+            numbers = drawn[:, start:end].reshape(PROBE_ROWS, *field.shape)
+            leaves[field.path] = _within(field, numbers)
+            start = end
     return layout.pack(leaves)
 
 

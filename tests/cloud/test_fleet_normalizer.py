@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 from networks import NEST, make_case, of_kind
-from strategies import RUN_ID
+from strategies import RUN_ID, cartpole_spec
 
 from cloud_learner.gradients.fleet_normalizer import KEPT_VERSIONS, FleetNormalizer
+from cloud_learner.gradients.live import MAX_KEPT_PARTS, Live
+from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.journal.audit import RunKey
 from cloud_learner.models.normalizer import Normalizer
 from cloud_learner.training.checkpoint import _with_arrays, _with_tensors
+from shoal.acting_normalizer import ActingNormalizer
 from shoal.errors import StatisticsRefused
+from shoal.gradients import decode_weights
 from shoal.observation_statistics import ObservationStatistics, numbers_of
 from shoal.spaces import Discrete
 
@@ -134,3 +138,18 @@ def test_a_checkpoint_goes_on_with_the_same_statistics_and_versions() -> None:
     for version in (1, 2):
         np.testing.assert_array_equal(resumed.acting(version).shift, fleet.acting(version).shift)
         np.testing.assert_array_equal(resumed.acting(version).gain, fleet.acting(version).gain)
+
+
+def test_weights_travel_with_the_normalizer_asked_for_and_few_forms_of_them_are_kept() -> None:
+    flat = np.arange(5, dtype=np.float32)
+    live = Live(flat, bytes(32), cartpole_spec(), GradientsConfig(), setup={}, started_at=lambda: 3)
+    floats = np.ones(4, np.float32)
+    for version in range(1, 3 * MAX_KEPT_PARTS):
+        acting = ActingNormalizer(version, floats * version, floats)
+        payload = b"".join(part.data for part in live.parts(acting))
+        come = decode_weights(payload).normalizer
+        assert come is not None
+        assert (come.version, float(come.shift[0])) == (version, float(version))
+        assert live.parts(acting) is live.parts(acting)
+        assert len(live._parts) <= MAX_KEPT_PARTS
+    assert decode_weights(b"".join(part.data for part in live.parts())).normalizer is None
