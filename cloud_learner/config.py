@@ -148,7 +148,8 @@ class NetworkConfig:
     first layer of a conv stack, whose later layers have twice as many, ``memory`` is the
     number of LSTM units, or the width of keys and values of the attention, which looks back over
     ``window`` steps, the present one included. ``normalize`` shifts and scales numbers that are
-    observed to mean 0 and variance 1. ``quantization_aware`` trains the int8 policy itself.
+    observed to mean 0 and variance 1; where gradients are pushed, by what devices tell of them
+    (their ``gradients.share_moments``). ``quantization_aware`` trains the int8 policy itself.
     """
 
     kind: str = "auto"

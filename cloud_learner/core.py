@@ -161,6 +161,7 @@ def open_core(
             ),
             config.training,
             data=choice.data,
+            note_published=(lambda _: None) if gradients is None else gradients.note_published,
         ),
         jumps=jumps,
         saver=Saver(stored.journal, replay, fleet, versions, stored.checkpoints, counters),

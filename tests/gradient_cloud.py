@@ -40,13 +40,15 @@ INTERVAL = 4
 SMALL: dict[str, object] = {"max_lag": 5, "max_norm": 50.0, "shards": 3}
 
 
-def config_in(directory: Path, **gradients: object) -> LearnerConfig:
+def config_in(directory: Path, *, normalize: bool = False, **gradients: object) -> LearnerConfig:
     return LearnerConfig(
         fleet="reef",
         identity=directory,
         state_dir=directory / "state",
         training=TrainingConfig(
-            mode="gradients", network=NetworkConfig(hidden=(8,)), publish_interval=INTERVAL
+            mode="gradients",
+            network=NetworkConfig(hidden=(8,), normalize=normalize),
+            publish_interval=INTERVAL,
         ),
         gradients=GradientsConfig(**(SMALL | gradients)),  # type: ignore[arg-type] # what a test says
         checkpoint_interval_s=0.0,
@@ -108,8 +110,12 @@ class Device:
     stub: rpc.ParameterServerStub
     seq: int = 0
 
-    async def weights(self, have: int = 0, *, fleet: str = "reef") -> Weights | None:
-        request = pb.GetWeightsRequest(fleet=fleet, device_id=self.name, have_updates=have)
+    async def weights(
+        self, have: int = 0, *, fleet: str = "reef", acted_version: int = 0
+    ) -> Weights | None:
+        request = pb.GetWeightsRequest(
+            fleet=fleet, device_id=self.name, have_updates=have, acted_version=acted_version
+        )
         data = b""
         async for part in self.stub.GetWeights(request, timeout=DEADLINE_S):
             assert part.offset == len(data)

@@ -145,6 +145,27 @@ FAULTS = (
         'self.tensors["input.shift"] = 0 * _array(normalizer.shift)',
     ),
     Fault(
+        NORMALIZER,
+        "cloud/test_gradient_worker.py::test_ratios_are_1_at_the_weights_that_acted_with_the_normalizer_of_their_version",
+        "cloud_learner/gradients/worker.py",
+        "normalizer.act_as(acting)",
+        "normalizer.acting(0)",
+    ),
+    Fault(
+        NORMALIZER,
+        "cloud/test_run_statistics.py::test_duplicates_losses_and_any_order_change_nothing_at_all",
+        "cloud_learner/gradients/run_statistics.py",
+        "if held is not None and seq <= held.seq:",
+        "if held is not None and seq == held.seq:",
+    ),
+    Fault(
+        NORMALIZER,
+        "cloud/test_gradient_statistics.py::test_a_learner_that_stopped_goes_on_with_statistics_and_versions",
+        "cloud_learner/gradients/source.py",
+        'state["normalizer"] = self._normalizer.state_dict()',
+        'state["normalizer"] = 0',
+    ),
+    Fault(
         EXPORT,
         "cloud/test_policy_graph.py::test_a_graph_is_its_policy_at_every_precision",
         "cloud_learner/quantization/tensors.py",

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from torch import nn
 
 from cloud_learner.algorithms.interface import Algorithm
+from cloud_learner.models.normalizer import Normalizer
 from cloud_learner.training.experience import Batch
 from shoal.errors import ConfigError
 from shoal.gradients import Computed, Floats
@@ -19,7 +20,8 @@ class Differentiable(Protocol):
     Attributes:
         flat: `[P]` float32, every parameter that is trained, actor and critic: a view, so that what
             is written here is what the networks are.
-        layout_digest: 32 bytes, of names, shapes and order of those parameters.
+        layout_digest: 32 bytes, of names, shapes and order of those parameters, and of what is
+            normalized.
     """
 
     @property
@@ -58,8 +60,14 @@ def differentiable(algorithm: Algorithm, path: str) -> Differentiable:
 
 
 def layout_digest(model: nn.Module) -> bytes:
-    """The digest of the parameters' names, shapes and order."""
+    """The digest of the parameters' names, shapes and order, and of who normalizes what.
+
+    A device that does not know of normalizers finds another digest, and computes nothing.
+    """
     layout = hashlib.sha256(b"shoal parameters v1\n")
     for name, parameter in model.named_parameters():
         layout.update(f"{name} {'x'.join(map(str, parameter.shape))}\n".encode())
+    for name, module in model.named_modules():
+        if isinstance(module, Normalizer):
+            layout.update(f"{name} normalizer {module.numbers}\n".encode())
     return layout.digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -12,11 +12,15 @@ from cloud_learner.gradients.rules import Verdict, learning_rate
 from cloud_learner.gradients.settings import GradientsConfig
 from cloud_learner.gradients.shards import Shards
 from cloud_learner.training.brain import Brain
+from shoal.acting_normalizer import ActingNormalizer
 from shoal.errors import CheckpointError
 from shoal.gradients import Floats, Weights, encode_weights
 from shoal.policy import split
 from shoal.spaces import EnvSpec
 from shoal.v1 import parameter_server_pb2 as pb
+
+MAX_KEPT_PARTS: Final = 4
+"""Normalizers with which weights are kept as they travel: what devices act with at a time."""
 
 
 class Live:
@@ -60,7 +64,7 @@ class Live:
         self._started_at = started_at
         self._base: int | None = None
         self._applied = 0
-        self._parts: tuple[pb.Part, ...] = ()
+        self._parts: dict[int, tuple[pb.Part, ...]] = {}
         self._parts_of: int | None = None
 
     @classmethod
@@ -101,19 +105,26 @@ class Live:
         else:
             self.shards.apply(gradient, gain=verdict.gain, rate=rate)
 
-    def parts(self) -> tuple[pb.Part, ...]:
-        """The weights as they travel; the same for all who ask between two updates."""
-        updates = self.updates
+    def parts(self, normalizer: ActingNormalizer | None = None) -> tuple[pb.Part, ...]:
+        """The weights as they travel; the same for all who ask between two updates.
+
+        Args:
+            normalizer: Of the version that whoever asks acted with; None where there is none.
+        """
+        updates, version = self.updates, 0 if normalizer is None else normalizer.version
         if self._parts_of != updates:
+            self._parts, self._parts_of = {}, updates
+        if version not in self._parts:
             payload = encode_weights(
-                Weights(self.layout_digest, updates, self.shards.flat, self._setup)
+                Weights(self.layout_digest, updates, self.shards.flat, self._setup, normalizer)
             )
-            self._parts = tuple(
+            if len(self._parts) == MAX_KEPT_PARTS:
+                del self._parts[next(iter(self._parts))]
+            self._parts[version] = tuple(
                 pb.Part(total_bytes=part.total_bytes, offset=part.offset, data=part.data)
                 for part in split(payload)
             )
-            self._parts_of = updates
-        return self._parts
+        return self._parts[version]
 
     def put_into(self, brain: Brain) -> None:
         """Has a brain's networks be these weights, and its learner count as many updates."""

@@ -17,10 +17,13 @@ from cloud_learner.training.brain import Brain
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.uplink.admission import Standard
 from shoal.errors import ConfigError
+from shoal.observation_statistics import MAX_NUMBERS
 
 _ELSEWHERE: Final = ("learning_rate", "final_learning_rate", "anneal_updates", "adam_eps")
 ROOM_BYTES: Final = 65_536
 """Of a request, beyond its gradient: episodes, moments, names."""
+_STATISTICS_BYTES: Final = 16
+"""A number's mean and its squares."""
 _REFUSED: Final = (
     'this learner takes gradients, and the device sent trajectories: set its mode = "gradients", '
     'or training.mode = "async" here'
@@ -40,11 +43,6 @@ def check_gradients(training: TrainingConfig, choice: Choice) -> None:
         raise ConfigError(
             f"training.mode = 'gradients' needs an algorithm of rollouts, and {choice.path} trains "
             "from transitions: use APPO or IMPALA, or mode = 'async'"
-        )
-    if training.network.normalize:
-        raise ConfigError(
-            "training.network.normalize = true needs observations, which stay on the devices where "
-            "training.mode = 'gradients': leave it out, or scale in the environment"
         )
     if training.network.quantization_aware:
         raise ConfigError(
@@ -92,11 +90,19 @@ def live_of(brain: Brain, config: LearnerConfig) -> Live:
     """The weights that gradients change.
 
     Raises:
-        ConfigError: Devices cannot compute the gradients of this algorithm, or a gradient would be
-            larger than what is read.
+        ConfigError: Devices cannot compute the gradients of this algorithm, tell of so many
+            numbers, or a gradient would be larger than what is read.
     """
     live = Live.of(brain, config.gradients)
-    needed = 4 * live.parameters + ROOM_BYTES
+    normalizer = brain.learner.policy.normalizer
+    numbers = 0 if normalizer is None else normalizer.numbers
+    if numbers > MAX_NUMBERS:
+        raise ConfigError(
+            f"training.network.normalize = true where training.mode = 'gradients': observations of "
+            f"{numbers} numbers are too large for devices to tell of, {MAX_NUMBERS} at most: leave "
+            "it out, and scale in the environment"
+        )
+    needed = 4 * live.parameters + ROOM_BYTES + _STATISTICS_BYTES * numbers
     if needed > config.gradients.max_update_bytes:
         raise ConfigError(
             f"gradients.max_update_bytes = {config.gradients.max_update_bytes} is too few for the "

@@ -17,7 +17,7 @@ from cloud_learner.serving.grpc_server import Context, require_device
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.throttle import Throttle
 from shoal.episodes import Episode
-from shoal.errors import UpdateRefused, WireError
+from shoal.errors import StatisticsRefused, UpdateRefused, WireError
 from shoal.gradients import Gradient, decode_gradient
 from shoal.moments import Moments
 from shoal.noise import RUN_ID_BYTES
@@ -95,7 +95,9 @@ class GradientService:
         live = await self._require_live(context)
         if request.have_updates == live.updates and request.have_updates:
             return
-        for part in live.parts():
+        normalizer = self._source.normalizer
+        acting = None if normalizer is None else normalizer.acting(request.acted_version)
+        for part in live.parts(acting):
             yield part
 
     async def push(self, request: pb.PushUpdateRequest, context: Context) -> pb.PushUpdateResponse:
@@ -138,6 +140,7 @@ class GradientService:
             return Outcome.DUPLICATE
         self._stats.note_experience(request.transitions, episodes)
         self._told.note_chunk(device_id)
+        self._note_statistics(device_id, request)
         gradient = _decode(request, live)
         verdict = judge(lag, gradient.norm, self._config)
         if verdict.outcome is not Outcome.APPLIED:
@@ -159,6 +162,42 @@ class GradientService:
         self._source.note_applied(moments)
         await applying
         return Outcome.APPLIED
+
+    def _note_statistics(self, device_id: str, request: pb.PushUpdateRequest) -> None:
+        """Takes in what a device told of its observations, whatever becomes of the gradient."""
+        normalizer = self._source.normalizer
+        if normalizer is None:
+            return
+        if not request.HasField("statistics"):
+            if request.transitions:  # else an earlier update told of the chunk
+                self._tell_withheld(device_id)
+            return
+        try:
+            run = RunKey(device_id, request.run_id)
+            normalizer.note(run, request.seq, request.statistics)
+        except StatisticsRefused as error:
+            self._source.tally.note_statistics_refused(error.reason)
+            told = self._throttle.count_to_tell(("statistics_refused", device_id, error.reason), 1)
+            if told:
+                self._told.record(
+                    device_id,
+                    "statistics_refused",
+                    f"{error}; its observations do not go into the normalizer",
+                    reason=error.reason,
+                    count=str(told),
+                )
+
+    def _tell_withheld(self, device_id: str) -> None:
+        told = self._throttle.count_to_tell(("statistics_withheld", device_id), 1)
+        if told:
+            self._told.record(
+                device_id,
+                "statistics_withheld",
+                "it tells nothing of its observations, and training.network.normalize = true: "
+                "the normalizer knows those of other devices alone; set gradients.share_moments = "
+                "true on it",
+                count=str(told),
+            )
 
     def _moments(self, request: pb.PushUpdateRequest) -> Moments | None:
         layout = self._source.layout

@@ -11,9 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud_learner.gradients.fleet_normalizer import FleetNormalizer
 from cloud_learner.gradients.live import Live
 from cloud_learner.gradients.rules import Seen
 from cloud_learner.gradients.tally import Tally
+from cloud_learner.quantization.sample import probe_rows
 from cloud_learner.training.brain import Brain
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.experience import Admitted, Likeness
@@ -79,6 +81,7 @@ class GradientSource:
         self._live: Live | None = None
         self._stats: TrainingStats | None = None
         self._layout: ObservationLayout | None = None
+        self._normalizer: FleetNormalizer | None = None
         self._moments: Moments | None = None
         self._last_s = 0.0
         self._gap_s = LONGEST_QUIET_S / QUIET_GAPS
@@ -89,12 +92,14 @@ class GradientSource:
         """Begins with a brain and its live weights."""
         self._brain, self._live, self._stats = brain, live, stats
         self._layout = ObservationLayout.of(brain.spec.observation)
+        normalizer = brain.learner.policy.normalizer
+        self._normalizer = None if normalizer is None else FleetNormalizer(normalizer)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Goes on from a checkpoint; a brain is attached.
 
         Raises:
-            CheckpointError: It is of another network or optimiser.
+            CheckpointError: It is of another network or optimiser, or of other observations.
         """
         if "live" not in state:
             return  # of another mode: its weights are the learner's
@@ -106,6 +111,13 @@ class GradientSource:
         self.seen.load_state_dict(state["seen"])  # type: ignore[arg-type]
         if isinstance(saved := state.get("moments"), Mapping):
             self._moments = Moments(**saved)
+        if self._normalizer is not None and isinstance(saved := state.get("normalizer"), Mapping):
+            self._normalizer.load_state_dict(saved)
+
+    def note_published(self, version: int) -> None:
+        """Notes that a version was made of the weights and the normalizer as they are."""
+        if self._normalizer is not None:
+            self._normalizer.note_published(version)
 
     # --------------------------------------------------------------------------- for the service
 
@@ -118,6 +130,11 @@ class GradientSource:
     def layout(self) -> ObservationLayout | None:
         """How observations lie; None before any space is known."""
         return self._layout
+
+    @property
+    def normalizer(self) -> FleetNormalizer | None:
+        """What devices' statistics of observations go into; None where nothing is normalized."""
+        return self._normalizer
 
     def note_applied(self, moments: Moments | None) -> None:
         """Notes that an update was applied; the tally knows the rest."""
@@ -189,7 +206,7 @@ class GradientSource:
         return Draw((), (), work=self.tally.waiting > 0)
 
     def step(self, learner: Learner, draw: Draw) -> Stepped:
-        """Takes over weights and count, and says what was applied."""
+        """Takes over weights, count and normalizer, and says what was applied."""
         del learner, draw
         brain, live = self._brain, self._live
         assert brain is not None  # noqa: S101 - something was applied
@@ -197,6 +214,8 @@ class GradientSource:
         began = time.perf_counter()
         interval = self.tally.take()
         live.put_into(brain)
+        if self._normalizer is not None:
+            self._normalizer.follow()
         lags = interval.lags if interval.lags.size else np.zeros(1, np.int64)
         values = dict(interval.means) | {
             "skipped": 0.0,
@@ -235,14 +254,22 @@ class GradientSource:
                 "low": moments.low.copy(),
                 "high": moments.high.copy(),
             }
+        if self._normalizer is not None:
+            state["normalizer"] = self._normalizer.state_dict()
         return state
 
     def _drawn(self) -> NDArray[np.generic]:
         layout, moments = self._layout, self._moments
         assert layout is not None  # noqa: S101
-        if moments is None:
+        drawn: NDArray[np.generic]
+        if moments is not None:
+            drawn = moments.draw(SAMPLE_ROWS, layout, self._rng)
+            return drawn
+        seen = None if self._normalizer is None else self._normalizer.seen
+        if seen is None:
             return np.zeros((0, *layout.shape), layout.dtype.newbyteorder("="))
-        drawn: NDArray[np.generic] = moments.draw(SAMPLE_ROWS, layout, self._rng)
+        # Of nested observations there are no moments: what the normalizer knows of them must do.
+        drawn = probe_rows(layout, self._rng, seen)
         return drawn
 
 

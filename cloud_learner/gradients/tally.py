@@ -48,7 +48,7 @@ class Tally:
 
         Args:
             counters: The learner's, to which `updates_pushed`, `updates_applied` and
-                `updates_refused_REASON` are added.
+                `updates_refused_REASON` are added, and `statistics_refused_REASON`.
         """
         self._counters = counters
         self._devices: OrderedDict[str, Counter[str]] = OrderedDict()
@@ -78,6 +78,10 @@ class Tally:
         self._counters["updates_pushed"] += 1
         applied = outcome is Outcome.APPLIED
         self._counters["updates_applied" if applied else f"updates_refused_{outcome.value}"] += 1
+
+    def note_statistics_refused(self, reason: str) -> None:
+        """Counts statistics of observations that were not taken in."""
+        self._counters[f"statistics_refused_{reason}"] += 1
 
     def note_applied(
         self, device_id: str, *, lag: int, transitions: int, metrics: Mapping[str, float]

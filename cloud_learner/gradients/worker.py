@@ -14,7 +14,9 @@ from cloud_learner.algorithms.differentiable import Differentiable, differentiab
 from cloud_learner.algorithms.interface import Setup
 from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import NetworkConfig
+from cloud_learner.models.normalizer import Normalizer
 from cloud_learner.training.experience import Admitted, collate
+from shoal.acting_normalizer import ActingNormalizer
 from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError, WireError
 from shoal.gradients import Computed, Weights
@@ -44,6 +46,7 @@ class Worker:
         self._allow = frozenset(allow)
         self._setup: Mapping[str, object] | None = None
         self._algorithm: Differentiable | None = None
+        self._normalizer: Normalizer | None = None
         self._targets: object = None
 
     def take(self, weights: Weights) -> None:
@@ -66,8 +69,26 @@ class Worker:
             raise WireError(
                 f"weights: {weights.values.size} came, the network has {algorithm.flat.size}"
             )
+        self._normalize_as(weights.normalizer)
         algorithm.flat[:] = weights.values
         algorithm.note_updates(weights.updates)
+
+    def _normalize_as(self, acting: ActingNormalizer | None) -> None:
+        """Has the networks see observations as the version did that acted.
+
+        Raises:
+            WireError: The learner sent no normalizer, or one of other observations.
+        """
+        normalizer = self._normalizer
+        told = 0 if acting is None else len(acting.shift)
+        wanted = 0 if normalizer is None else normalizer.numbers
+        if told != wanted:
+            raise WireError(
+                f"weights: a normalizer of {told} numbers came, observations have {wanted} to "
+                "normalize"
+            )
+        if normalizer is not None and acting is not None:
+            normalizer.act_as(acting)
 
     def begin(self, chunk: Chunk) -> None:
         """Begins with a chunk: its targets are as of the weights taken last.
@@ -100,6 +121,7 @@ class Worker:
                 )
         _require_size(recipe.network, parameters)
         made = recipe.choice().build(Setup(self._spec, recipe.network, seed=0))
+        self._normalizer = made.policy.normalizer
         return differentiable(made, recipe.algorithm)
 
 

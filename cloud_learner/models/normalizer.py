@@ -9,6 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal.acting_normalizer import ActingNormalizer
+from shoal.observation_statistics import ObservationStatistics
+
 NORMALIZED_MAX: Final = 10.0
 """Normalized numbers lie within this magnitude: one outlier cannot upset a network."""
 _MIN_VARIANCE: Final = 1e-8
@@ -68,7 +71,42 @@ class Normalizer(nn.Module):
         self.squares += squares + apart.square() * (self.count * added / total)
         self.mean += apart * (added / total)
         self.count.copy_(total)
-        deviation = (self.squares / total).clamp(min=_MIN_VARIANCE).sqrt()
+        self._act()
+
+    @property
+    def numbers(self) -> int:
+        """E, the columns that are normalized."""
+        return int(self.columns.sum())
+
+    @property
+    def statistics(self) -> ObservationStatistics | None:
+        """What was seen of those columns; None if nothing was."""
+        if not self.count:
+            return None
+        mean, squares = (each[self.columns].numpy() for each in (self.mean, self.squares))
+        return ObservationStatistics(int(self.count), mean, squares)
+
+    @torch.no_grad()
+    def follow(self, statistics: ObservationStatistics) -> None:
+        """Takes over what was seen elsewhere, of its E columns, in place of what it saw."""
+        self.count.fill_(statistics.count)
+        self.mean[self.columns] = torch.from_numpy(statistics.mean)
+        self.squares[self.columns] = torch.from_numpy(statistics.squares)
+        self._act()
+
+    def acting(self, version: int) -> ActingNormalizer:
+        """A copy of what it does, as that of a version."""
+        shift, gain = (each[self.columns].numpy() for each in (self.shift, self.gain))
+        return ActingNormalizer(version, shift, gain)
+
+    @torch.no_grad()
+    def act_as(self, acting: ActingNormalizer) -> None:
+        """Does what a version does, of the same E numbers; what was seen stays."""
+        self.shift[self.columns] = torch.from_numpy(acting.shift.copy())
+        self.gain[self.columns] = torch.from_numpy(acting.gain.copy())
+
+    def _act(self) -> None:
+        deviation = (self.squares / self.count).clamp(min=_MIN_VARIANCE).sqrt()
         self.shift.copy_(torch.where(self.columns, self.mean, 0.0))
         self.gain.copy_(torch.where(self.columns, 1.0 / deviation, self.scale))
 

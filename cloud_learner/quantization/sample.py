@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from cloud_learner.models.policy import Policy
 from cloud_learner.training.experience import Batch
-from shoal.layout import Field
+from shoal.layout import Field, ObservationLayout
+from shoal.observation_statistics import ObservationStatistics, number_fields
 from shoal.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from shoal.tensors import Array
 
@@ -53,9 +55,8 @@ def probe_sample(policy: Policy, *, seed: int) -> Sample:
 
     Uniform between the bounds of each leaf; where it has none, normal with unit variance.
     """
-    rng = np.random.default_rng(seed)
     layout = policy.observation
-    rows = layout.pack({field.path: _probe(field, rng) for field in layout.fields})
+    rows = probe_rows(layout, np.random.default_rng(seed))
     if not policy.state_width:
         return Sample(rows, np.zeros((len(rows), 0), np.float32))
     lanes = PROBE_ROWS // _PROBE_STEPS
@@ -63,6 +64,41 @@ def probe_sample(policy: Policy, *, seed: int) -> Sample:
     initial = np.zeros((lanes, policy.state_width), np.float32)
     starts = np.zeros((_PROBE_STEPS, lanes), np.bool_)
     return Sample(rows, _unroll(policy, steps, initial, starts))
+
+
+def probe_rows(
+    layout: ObservationLayout,
+    rng: np.random.Generator,
+    seen: ObservationStatistics | None = None,
+) -> Array:
+    """Observations `[PROBE_ROWS, *obs]`, uniform between the bounds of each leaf, or normal.
+
+    Args:
+        layout: How they lie.
+        rng: Draws them.
+        seen: Of real ones: numbers are normal with their means and deviations, within the bounds.
+    """
+    leaves = {field.path: _probe(field, rng) for field in layout.fields}
+    if seen is not None:
+        deviation = np.sqrt(seen.squares / seen.count)
+        drawn = rng.normal(seen.mean, deviation, (PROBE_ROWS, len(seen.mean)))
+        start = 0
+        for field in number_fields(layout):
+            end = start + math.prod(field.shape)
+            numbers = drawn[:, start:end].reshape(PROBE_ROWS, *field.shape)
+            leaves[field.path] = _within(field, numbers)
+            start = end
+    return layout.pack(leaves)
+
+
+def _within(field: Field, numbers: NDArray[np.float64]) -> Array:
+    """Numbers `[R, *field.shape]` as that leaf of an observation can hold them."""
+    box = field.space
+    assert isinstance(box, Box)  # noqa: S101 - others have no numbers
+    if box.dtype.kind in "iu":
+        numbers = np.rint(numbers)
+    low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+    return np.clip(numbers, low, high).astype(box.dtype)
 
 
 def _unroll(

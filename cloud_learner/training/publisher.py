@@ -65,6 +65,7 @@ class Publisher:
         training: TrainingConfig,
         *,
         data: DataKind,
+        note_published: Callable[[int], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing was published yet.
@@ -73,8 +74,10 @@ class Publisher:
             parts: What it works on.
             training: Its configuration.
             data: What the algorithm trains from.
+            note_published: Is called with each version before devices can get it.
             clock: Monotonic seconds.
         """
+        self._note_published = note_published
         self._clock = clock
         self._began_s = self._ended_s = -math.inf
         self._parts = parts
@@ -174,6 +177,7 @@ class Publisher:
     def offer(self, published: Published) -> None:
         """Hands a version out."""
         manifest, parts = published.manifest, self._parts
+        self._note_published(manifest.version)
         parts.versions.add(manifest.version, KnownVersion.of(manifest))
         parts.parameter_server.announce(published)
         parts.stats.note_published(

@@ -29,7 +29,8 @@ class GradientsConfig:
         queue_chunks: chunks that wait for the gradient at most; the oldest goes when one more
             comes, and is counted.
         share_moments: whether mean, variance and range of each element of the observations go with
-            the gradients, for the learner to calibrate int8 with. Observations never do.
+            the gradients, for the learner to calibrate int8 with and, where it normalizes
+            observations, to make the normalizer of. Observations never do.
         allow: dotted paths of algorithms and torsos, beyond Shoal's own, that the learner may have
             this device run.
         worker: what computes: `module:attr`, called with the spaces and `allow`.

@@ -19,6 +19,7 @@ from edge_agent.config import ServerConfig
 from edge_agent.downlink.downlink import explain, open_channel
 from edge_agent.events import Events
 from edge_agent.gradients.config import GradientsConfig
+from edge_agent.gradients.observed import Observed
 from edge_agent.gradients.queue import GradientQueue, Waiting
 from edge_agent.gradients.worker import GradientWorker
 from shoal.episodes import Episode
@@ -69,12 +70,14 @@ class _Turn:
     Attributes:
         waiting: it.
         begun: whether the worker has it.
+        observed: whether its observations are in the run's statistics.
         told: whether an update told of its experience.
         done: passes over it.
     """
 
     waiting: Waiting
     begun: bool = False
+    observed: bool = False
     told: bool = False
     done: int = 0
 
@@ -127,6 +130,7 @@ class GradientUplink:
         self._fleet = fleet
         self._run_id = run_id
         self._layout = ObservationLayout.of(spec.observation)
+        self._observed = Observed(self._layout)
         self._rng = rng or random.Random()
         self._encoder = Encoder(config.codec, share=config.top_k)
         self._weights: Weights | None = None
@@ -193,10 +197,13 @@ class GradientUplink:
         self, server: ParameterServerStub, turn: _Turn
     ) -> update_pb2.PushUpdateRequest | None:
         """The next update of a chunk; None when its gradient is not finite."""
-        weights = await self._newest_weights(server)
+        weights = await self._newest_weights(server, turn.waiting.chunk.policy_version)
         if not turn.begun:
             await asyncio.to_thread(self._worker.begin, turn.waiting.chunk)
             turn.begun = True
+        if not turn.observed and self._shares_statistics(weights):
+            await asyncio.to_thread(self._observed.add, turn.waiting.chunk.observations[:-1])
+            turn.observed = True
         computed = await asyncio.to_thread(self._worker.gradient)
         try:
             body = self._encoder.encode(computed.values)
@@ -230,7 +237,14 @@ class GradientUplink:
             request.episodes.extend(_episodes(waiting.episodes[-MAX_EPISODES:]))
             if (moments := self._moments(waiting.chunk)) is not None:
                 request.moments.CopyFrom(moments)
+            statistics = self._observed.statistics
+            if statistics is not None and self._shares_statistics(weights):
+                request.statistics.CopyFrom(statistics.to_pb())
         return request
+
+    def _shares_statistics(self, weights: Weights) -> bool:
+        """Whether the learner makes a normalizer of what devices tell, and this one may."""
+        return weights.normalizer is not None and self._config.share_moments
 
     def _moments(self, chunk: Chunk) -> update_pb2.ObservationMoments | None:
         if not self._config.share_moments:
@@ -238,13 +252,20 @@ class GradientUplink:
         moments = Moments.of(chunk.observations[:-1], self._layout)
         return None if moments is None else moments.to_pb()
 
-    async def _newest_weights(self, server: ParameterServerStub) -> Weights:
-        """The weights as they are now: the server sends none where they are those held."""
+    async def _newest_weights(self, server: ParameterServerStub, version: int) -> Weights:
+        """The weights as they are now: the server sends none where they are those held.
+
+        Args:
+            server: that has them.
+            version: that acted: observations are normalized as it did.
+        """
         held = self._weights
+        other = _version_of(held) not in (None, version)
         request = update_pb2.GetWeightsRequest(
             fleet=self._fleet,
             device_id=self._identity.name,
-            have_updates=0 if held is None else held.updates,
+            have_updates=0 if held is None or other else held.updates,
+            acted_version=version,
         )
         assembler = Assembler(MAX_WEIGHTS_BYTES)
         call = server.GetWeights(request, timeout=WEIGHTS_DEADLINE_S)
@@ -262,10 +283,12 @@ class GradientUplink:
         weights = decode_weights(payload)
         await asyncio.to_thread(self._worker.take, weights)
         self._weights = weights
+        begin_again = _version_of(held) != _version_of(weights)  # ratios are of one normalizer
         if self._computed_with not in (None, (weights.layout_digest, weights.setup)):
             self._encoder.forget()  # the parameters are others
-            if self._turn is not None:
-                self._turn.begun = False
+            begin_again = True
+        if begin_again and self._turn is not None:
+            self._turn.begun = False
         self._computed_with = (weights.layout_digest, weights.setup)
         return weights
 
@@ -305,6 +328,13 @@ class GradientUplink:
                 "gradients_held_up",
                 f"{message}; acting goes on, the newest chunks wait for their gradients",
             )
+
+
+def _version_of(weights: Weights | None) -> int | None:
+    """Whose normalizer came with weights; None where none did."""
+    if weights is None or weights.normalizer is None:
+        return None
+    return weights.normalizer.version
 
 
 def _episodes(ended: Sequence[Episode]) -> list[trajectory_pb2.Episode]:

@@ -5,7 +5,8 @@ ShoalError
 │   ├── UnsupportedVersion    a newer or unknown major version
 │   ├── LimitExceeded         larger than a stated limit; nothing was allocated
 │   ├── ChunkRejected         well-formed, but not a chunk this learner can train from
-│   └── UpdateRefused         a gradient that must not be applied
+│   ├── UpdateRefused         a gradient that must not be applied
+│   └── StatisticsRefused     what a device told of its observations, and cannot be
 ├── ConfigError               a file, variable or flag is wrong
 ├── EnvironmentFailed         the environment cannot be made or breaks its contract
 ├── IdentityError             a certificate, key or name is missing, unreadable or refused
@@ -68,6 +69,18 @@ class UpdateRefused(WireError):
 
     Attributes:
         reason: A slug: `malformed`, `non_finite` or `layout`.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class StatisticsRefused(WireError):
+    """Statistics of observations that must not be merged with those of others.
+
+    Attributes:
+        reason: A slug: `shape`, `count`, `non_finite`, `negative`, `range`, `backwards` or `ended`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

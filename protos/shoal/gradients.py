@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.acting_normalizer import ActingNormalizer
 from shoal.errors import LimitExceeded, UpdateRefused, WireError
 from shoal.v1 import update_pb2 as pb
 from shoal.wire import parse
@@ -30,7 +31,7 @@ CODECS: Final[Mapping[Codec, pb.GradientCodec]] = {
 BLOCK: Final = 256
 """Parameters that share a scale in int8: 1.6 % more bytes than one scale for all."""
 MAX_PARAMETERS: Final = 32 * 1024 * 1024
-MAX_WEIGHTS_BYTES: Final = 4 * MAX_PARAMETERS + 128 * 1024
+MAX_WEIGHTS_BYTES: Final = 4 * MAX_PARAMETERS + 256 * 1024
 MAX_SETUP_BYTES: Final = 64 * 1024
 DIGEST_BYTES: Final = 32
 _LEVELS: Final = 127
@@ -73,12 +74,14 @@ class Weights:
         updates: Optimiser updates so far.
         values: `[P]` float32, all finite.
         setup: Algorithm, settings and network, as JSON has them.
+        normalizer: Of the version that acted; None where the network has none.
     """
 
     layout_digest: bytes
     updates: int
     values: Floats
     setup: Mapping[str, object]
+    normalizer: ActingNormalizer | None = None
 
 
 class Encoder:
@@ -161,6 +164,7 @@ def encode_weights(weights: Weights) -> bytes:
         updates=weights.updates,
         values=weights.values.astype(_FLOAT, copy=False).tobytes(),
         setup=json.dumps(weights.setup, sort_keys=True).encode(),
+        normalizer=None if weights.normalizer is None else weights.normalizer.to_pb(),
     )
     payload: bytes = message.SerializeToString(deterministic=True)
     return payload
@@ -191,7 +195,9 @@ def decode_weights(data: bytes) -> Weights:
         raise WireError(f"weights: the setup is not JSON ({error})") from error
     if not isinstance(setup, dict):
         raise WireError("weights: the setup is not a JSON object")
-    return Weights(message.layout_digest, message.updates, values, setup)
+    told = message.HasField("normalizer")
+    normalizer = ActingNormalizer.from_pb(message.normalizer) if told else None
+    return Weights(message.layout_digest, message.updates, values, setup, normalizer)
 
 
 def _to_int8(values: Floats) -> bytes:

@@ -43,9 +43,11 @@ async def behind(pki: FleetPki, port: int, name: str = "pi-1") -> AsyncIterator[
 
 
 @asynccontextmanager
-async def site(tmp_path: Path, **gradients: object) -> AsyncIterator[tuple[Cloud, int]]:
+async def site(
+    tmp_path: Path, *, normalize: bool = False, **gradients: object
+) -> AsyncIterator[tuple[Cloud, int]]:
     async with (
-        learning(tmp_path, config_in(tmp_path, **gradients)) as cloud,
+        learning(tmp_path, config_in(tmp_path, normalize=normalize, **gradients)) as cloud,
         relay_site(cloud.pki, cloud.port, tmp_path / "site") as port,
     ):
         yield cloud, port
@@ -75,7 +77,7 @@ async def test_updates_of_devices_behind_a_relay_change_the_weights_that_they_th
 
 @on_loop
 async def test_an_agents_own_uplink_computes_and_pushes_through_a_relay(tmp_path: Path) -> None:
-    async with site(tmp_path, max_norm=1e9) as (cloud, port):
+    async with site(tmp_path, normalize=True, max_norm=1e9) as (cloud, port):
         keys = cloud.pki.issue("pi-1", Role.DEVICE)
         settings, queue = GradientsConfig(passes=2), GradientQueue(4)
         uplink = GradientUplink(
@@ -99,6 +101,14 @@ async def test_an_agents_own_uplink_computes_and_pushes_through_a_relay(tmp_path
             await asyncio.gather(running, return_exceptions=True)
         assert cloud.counters["updates_applied"] == 2 * settings.passes
         assert cloud.core.parts.stats.env_steps > 0
+        normalizer = cloud.source.normalizer
+        assert normalizer is not None
+        rows = np.concatenate([make_chunk(SPEC, seed=seed).observations[:-1] for seed in range(2)])
+        wanted = rows.reshape(-1, 4).astype(np.float64)
+        seen = normalizer.seen
+        assert seen is not None
+        np.testing.assert_allclose(seen.mean, wanted.mean(0), rtol=1e-9)
+        np.testing.assert_allclose(seen.squares / seen.count, wanted.var(0), rtol=1e-9)
 
 
 @on_loop

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from sim import on_loop
-from strategies import cartpole_spec
+from strategies import RUN_ID, cartpole_spec, rover_spec, some_observations
 
 from cloud_learner.algorithms.interface import load_algorithm
 from cloud_learner.config import LearnerConfig, NetworkConfig, TrainingConfig
@@ -23,10 +23,14 @@ from cloud_learner.gradients.source import (
     GradientSource,
 )
 from cloud_learner.gradients.tally import MAX_METRICS, Tally
+from cloud_learner.journal.audit import RunKey
 from cloud_learner.training.experience import Likeness
 from cloud_learner.training.source import Moment
 from cloud_learner.training.start import build_brain
 from cloud_learner.training.stats import TrainingStats
+from shoal.layout import ObservationLayout
+from shoal.observation_statistics import ObservationStatistics, numbers_of
+from shoal.spaces import EnvSpec
 
 SPEC = cartpole_spec()
 
@@ -44,13 +48,15 @@ class Clock:
 class Bench:
     """A source with a small network, and the pushes that the service would make."""
 
-    def __init__(self, interval: int = 4) -> None:
+    def __init__(self, interval: int = 4, *, spec: EnvSpec = SPEC, normalize: bool = False) -> None:
         self.clock, self.counters = Clock(), Counter[str]()
         self.source = GradientSource(Tally(self.counters), interval=interval, clock=self.clock)
-        training = TrainingConfig(mode="gradients", network=NetworkConfig(hidden=(4,)))
+        training = TrainingConfig(
+            mode="gradients", network=NetworkConfig(hidden=(4,), normalize=normalize)
+        )
         config = LearnerConfig("reef", Path(), Path(), training=training)
         choice = load_algorithm(training.algorithm, {})
-        self.brain = build_brain(SPEC, config, choice)
+        self.brain = build_brain(spec, config, choice)
         self.live = live_of(self.brain, config)
         self.source.attach(self.brain, self.live, TrainingStats())
 
@@ -116,6 +122,30 @@ async def test_a_step_takes_over_weights_and_count_and_says_what_was_applied() -
     assert isinstance(stepped.experience, Likeness)
     assert len(stepped.experience.observations) == 0, "nothing was told of observations"
     assert not bench.source.take(Moment(0)).work
+
+
+@on_loop
+async def test_of_nested_observations_those_are_made_up_that_the_normalizer_knows_of() -> None:
+    spec = rover_spec()
+    layout = ObservationLayout.of(spec.observation)
+    bench = Bench(spec=spec, normalize=True)
+    numbers = numbers_of(
+        some_observations(spec.observation, (500,), np.random.default_rng(3)), layout
+    )
+    await bench.push()
+    first = bench.source.step(bench.brain.learner, bench.source.take(Moment(0)))
+    assert isinstance(first.experience, Likeness)
+    assert len(first.experience.observations) == 0
+    assert bench.source.normalizer is not None
+    told = ObservationStatistics.of(numbers)
+    bench.source.normalizer.note(RunKey("pi-1", RUN_ID), 0, told.to_pb())
+    await bench.push()
+    second = bench.source.step(bench.brain.learner, bench.source.take(Moment(0)))
+    assert isinstance(second.experience, Likeness)
+    drawn = numbers_of(second.experience.observations, layout)
+    deviation = np.sqrt(told.squares / told.count)
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - told.mean), 0.5 * deviation + 1e-6)
+    np.testing.assert_allclose(drawn.std(0), deviation, rtol=0.5, atol=1e-6)
 
 
 def test_sixteen_updates_are_a_policys_unless_told_otherwise() -> None:

@@ -19,6 +19,7 @@ from cloud_learner.config import NetworkConfig, TrainingConfig
 from cloud_learner.gradients.making import check_gradients
 from cloud_learner.gradients.worker import make_worker
 from cloud_learner.training.experience import Admitted, collate
+from shoal.acting_normalizer import ActingNormalizer
 from shoal.envelope import ChunkKey
 from shoal.errors import ConfigError, WireError
 from shoal.gradients import Weights, decode_weights, encode_weights
@@ -127,6 +128,80 @@ def test_a_policy_with_memory_has_gradients_too() -> None:
     assert np.isfinite(worker.gradient().values).all()
 
 
+NORMALIZING = replace(SMALL, normalize=True)
+ACTING = ActingNormalizer(
+    7, np.array([0.5, -3.0, 0.0, 2.0], np.float32), np.array([2.0, 0.1, 1.0, 3.0], np.float32)
+)
+LATER = replace(ACTING, version=8, shift=ACTING.shift + np.float32(1.5))
+
+
+def acted_with(weights: Weights, acting: ActingNormalizer) -> Chunk:
+    """A chunk whose log-probabilities are of these weights, normalized as a version does."""
+    choice = load_algorithm(APPO_PATH, {})
+    algorithm = choice.build(Setup(SPEC, NORMALIZING, seed=9))
+    assert isinstance(algorithm, APPO)
+    algorithm.flat[:] = weights.values
+    assert algorithm.policy.normalizer is not None
+    algorithm.policy.normalizer.act_as(acting)
+    chunk = make_chunk(SPEC)
+    with torch.no_grad():
+        params = algorithm.policy(torch.from_numpy(chunk.observations[:-1].copy()))
+        actions = torch.from_numpy(chunk.actions.copy())
+        log_probs = algorithm.policy.distribution.log_prob(params, actions)
+    return replace(chunk, log_probs=log_probs.numpy())
+
+
+def test_ratios_are_1_at_the_weights_that_acted_with_the_normalizer_of_their_version() -> None:
+    weights = replace(weights_of(network=NORMALIZING), normalizer=ACTING)
+    worker = make_worker(SPEC, allow=())
+    worker.take(weights)
+    worker.begin(acted_with(weights, ACTING))
+    metrics = worker.gradient().metrics
+    assert metrics["importance_mean"] == pytest.approx(1.0, abs=1e-6)
+    assert metrics["kl_staleness"] == pytest.approx(0.0, abs=1e-6)
+    worker.take(replace(weights, normalizer=LATER))
+    worker.begin(acted_with(weights, ACTING))
+    assert worker.gradient().metrics["kl_staleness"] > 1e-6, "another normalizer, another policy"
+    worker.take(weights)
+    worker.begin(acted_with(weights, ACTING))
+    assert worker.gradient().metrics["kl_staleness"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_gradient_is_that_of_the_learners_loss_on_what_the_version_saw() -> None:
+    weights = replace(weights_of(network=NORMALIZING), normalizer=ACTING)
+    worker = make_worker(SPEC, allow=())
+    worker.take(weights)
+    chunk = acted_with(weights, ACTING)
+    worker.begin(chunk)
+    seen = np.clip((chunk.observations - ACTING.shift) * ACTING.gain, -10, 10).astype(np.float32)
+    finals = np.clip((chunk.final_observations - ACTING.shift) * ACTING.gain, -10, 10)
+    plain = make_worker(SPEC, allow=())
+    plain.take(replace(weights_of(network=SMALL), values=weights.values))
+    plain.begin(replace(chunk, observations=seen, final_observations=finals.astype(np.float32)))
+    np.testing.assert_allclose(
+        worker.gradient().values, plain.gradient().values, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_weights_without_the_normalizer_that_their_network_needs_are_refused() -> None:
+    weights = weights_of(network=NORMALIZING)
+    worker = make_worker(SPEC, allow=())
+    with pytest.raises(WireError, match="a normalizer of 0 numbers"):
+        worker.take(weights)
+    narrow = replace(ACTING, shift=ACTING.shift[:3], gain=ACTING.gain[:3])
+    with pytest.raises(WireError, match="of 3 numbers came, observations have 4"):
+        worker.take(replace(weights, normalizer=narrow))
+    with pytest.raises(WireError, match="observations have 0"):
+        make_worker(SPEC, allow=()).take(replace(weights_of(), normalizer=ACTING))
+
+
+def test_a_device_that_knows_of_no_normalizer_finds_other_weights_than_its_own() -> None:
+    """It would compute at observations as they are; an old one compares parameters alone."""
+    normalizing, plain = weights_of(network=NORMALIZING), weights_of(network=SMALL)
+    assert normalizing.values.shape == plain.values.shape
+    assert normalizing.layout_digest != plain.layout_digest
+
+
 def test_what_does_not_fit_this_device_is_refused_with_what_to_do() -> None:
     worker = make_worker(SPEC, allow=())
     with pytest.raises(WireError, match="no weights"):
@@ -184,7 +259,6 @@ def test_a_torso_of_ones_own_runs_with_leave_alone() -> None:
 @pytest.mark.parametrize(
     ("training", "named"),
     [
-        ({"network": NetworkConfig(normalize=True)}, "training.network.normalize"),
         ({"network": NetworkConfig(quantization_aware=True)}, "quantization_aware"),
         ({"settings": {"normalize_rewards": True}}, "normalize_rewards"),
         ({"settings": {"learning_rate": 1e-3}}, "gradients.learning_rate"),

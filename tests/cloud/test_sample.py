@@ -9,10 +9,17 @@ import pytest
 import torch
 from networks import NEST, OBSERVATIONS, make_case, of_kind
 
-from cloud_learner.quantization.sample import PROBE_ROWS, Sample, probe_sample, sample_of
+from cloud_learner.quantization.sample import (
+    PROBE_ROWS,
+    Sample,
+    probe_rows,
+    probe_sample,
+    sample_of,
+)
 from cloud_learner.training.experience import Batch
 from shoal.layout import ObservationLayout
-from shoal.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from shoal.observation_statistics import ObservationStatistics
+from shoal.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 
 def batch_of(observations: np.ndarray, state_width: int) -> Batch:
@@ -58,6 +65,22 @@ def test_probes_lie_within_the_space(name: str) -> None:
                 assert (leaf.max(0) == field.space.nvec - 1).all()
             case MultiBinary():
                 assert set(leaf.ravel().tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.float64])
+def test_numbers_that_are_known_of_are_drawn_like_them_within_the_space(dtype: type) -> None:
+    box = Box(np.full((2, 2), -50, dtype), np.full((2, 2), 1000, dtype))
+    layout = ObservationLayout.of(Dict((("a", Discrete(3)), ("b", box))))
+    means, deviations = np.array([0.0, 900.0, -40.0, 10.0]), np.array([5.0, 200.0, 30.0, 0.0])
+    seen = ObservationStatistics(100, means, 100 * deviations**2)
+    rows = probe_rows(layout, np.random.default_rng(0), seen)
+    assert rows.shape == (PROBE_ROWS, *layout.shape)
+    numbers = layout.unpack(rows)["b"].reshape(PROBE_ROWS, 4).astype(np.float64)
+    assert numbers.min() >= -50
+    assert numbers.max() <= 1000
+    np.testing.assert_allclose(numbers[:, 0].mean(), 0.0, atol=1.5)
+    np.testing.assert_allclose(numbers[:, 0].std(), 5.0, rtol=0.2)
+    np.testing.assert_array_equal(numbers[:, 3], 10.0)
 
 
 def test_equal_seeds_give_equal_probes() -> None:

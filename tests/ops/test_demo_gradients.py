@@ -87,7 +87,7 @@ def test_an_interval_out_of_range_names_its_flag() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (("training.network.normalize=true",), "training.network.normalize"),
+        (("training.network.quantization_aware=true",), "quantization_aware"),
         (("training.settings.learning_rate=0.1",), r"gradients\.learning_rate"),
         (("gradients.shard=2",), "did you mean shards"),
         (("gradients.lag_scaling=-1.0",), r"gradients\.lag_scaling"),

@@ -6,6 +6,8 @@ import numpy as np
 from google.protobuf.message import Message
 from strategies import DIGEST, RUN_ID
 
+from shoal.acting_normalizer import ActingNormalizer
+from shoal.observation_statistics import ObservationStatistics
 from shoal.v1 import device_pb2, fleet_pb2, trajectory_pb2, update_pb2
 
 
@@ -53,10 +55,43 @@ def updates(telemetry: device_pb2.Telemetry) -> dict[str, Message]:
         "GetWeightsRequest": update_pb2.GetWeightsRequest(
             fleet="farm", device_id="pi-1", have_updates=108
         ),
+        **_statistics(update),
         "Weights": update_pb2.Weights(
             layout_digest=DIGEST,
             updates=110,
             values=np.array([0.5, -1.0, 2.0], "<f4").tobytes(),
             setup=b'{"algorithm": "cloud_learner.algorithms.appo:APPO"}',
+        ),
+    }
+
+
+def _statistics(update: update_pb2.PushUpdateRequest) -> dict[str, Message]:
+    """What goes up and down where observations are normalized.
+
+    Args:
+        update: Of a device that tells no statistics.
+    """
+    statistics = ObservationStatistics(
+        512, np.array([0.5, -1000.0]), np.array([128.0, 2.5e8])
+    ).to_pb()
+    acting = ActingNormalizer(
+        7, np.array([0.5, -1000.0], np.float32), np.array([2.0, 0.25], np.float32)
+    )
+    telling = update_pb2.PushUpdateRequest()
+    telling.CopyFrom(update)
+    telling.statistics.CopyFrom(statistics)
+    return {
+        "ObservationStatistics": statistics,
+        "ActingNormalizer": acting.to_pb(),
+        "PushUpdateRequest.statistics": telling,
+        "GetWeightsRequest.acted_version": update_pb2.GetWeightsRequest(
+            fleet="farm", device_id="pi-1", have_updates=108, acted_version=7
+        ),
+        "Weights.normalizer": update_pb2.Weights(
+            layout_digest=DIGEST,
+            updates=110,
+            values=np.array([0.5, -1.0, 2.0], "<f4").tobytes(),
+            setup=b'{"algorithm": "cloud_learner.algorithms.appo:APPO"}',
+            normalizer=acting.to_pb(),
         ),
     }

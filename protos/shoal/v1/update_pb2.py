@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from shoal.v1 import statistics_pb2 as shoal_dot_v1_dot_statistics__pb2
 from shoal.v1 import trajectory_pb2 as shoal_dot_v1_dot_trajectory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/update.proto\x12\x08shoal.v1\x1a\x19shoal/v1/trajectory.proto\"K\n\x11GetWeightsRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0chave_updates\x18\x03 \x01(\x04\"P\n\x07Weights\x12\x15\n\rlayout_digest\x18\x01 \x01(\x0c\x12\x0f\n\x07updates\x18\x02 \x01(\x04\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\r\n\x05setup\x18\x04 \x01(\x0c\"^\n\x12ObservationMoments\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x0c\n\x04mean\x18\x02 \x01(\x0c\x12\x10\n\x08variance\x18\x03 \x01(\x0c\x12\x0b\n\x03low\x18\x04 \x01(\x0c\x12\x0c\n\x04high\x18\x05 \x01(\x0c\"\xb0\x03\n\x11PushUpdateRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\x15\n\rlayout_digest\x18\x05 \x01(\x0c\x12\x0f\n\x07updates\x18\x06 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x07 \x01(\x04\x12\x13\n\x0btransitions\x18\x08 \x01(\x04\x12&\n\x05\x63odec\x18\t \x01(\x0e\x32\x17.shoal.v1.GradientCodec\x12\x12\n\nparameters\x18\n \x01(\x04\x12\x0c\n\x04\x62ody\x18\x0b \x01(\x0c\x12#\n\x08\x65pisodes\x18\x0c \x03(\x0b\x32\x11.shoal.v1.Episode\x12\x39\n\x07metrics\x18\r \x03(\x0b\x32(.shoal.v1.PushUpdateRequest.MetricsEntry\x12-\n\x07moments\x18\x0e \x01(\x0b\x32\x1c.shoal.v1.ObservationMoments\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"s\n\x12PushUpdateResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\x13\n\x0blag_updates\x18\x04 \x01(\x04\x12\x16\n\x0enewest_version\x18\x05 \x01(\x04*~\n\rGradientCodec\x12\x1e\n\x1aGRADIENT_CODEC_UNSPECIFIED\x10\x00\x12\x1a\n\x16GRADIENT_CODEC_FLOAT32\x10\x01\x12\x17\n\x13GRADIENT_CODEC_INT8\x10\x02\x12\x18\n\x14GRADIENT_CODEC_TOP_K\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/update.proto\x12\x08shoal.v1\x1a\x19shoal/v1/statistics.proto\x1a\x19shoal/v1/trajectory.proto\"b\n\x11GetWeightsRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x14\n\x0chave_updates\x18\x03 \x01(\x04\x12\x15\n\racted_version\x18\x04 \x01(\x04\"\x80\x01\n\x07Weights\x12\x15\n\rlayout_digest\x18\x01 \x01(\x0c\x12\x0f\n\x07updates\x18\x02 \x01(\x04\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\r\n\x05setup\x18\x04 \x01(\x0c\x12.\n\nnormalizer\x18\x05 \x01(\x0b\x32\x1a.shoal.v1.ActingNormalizer\"^\n\x12ObservationMoments\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x0c\n\x04mean\x18\x02 \x01(\x0c\x12\x10\n\x08variance\x18\x03 \x01(\x0c\x12\x0b\n\x03low\x18\x04 \x01(\x0c\x12\x0c\n\x04high\x18\x05 \x01(\x0c\"\xe5\x03\n\x11PushUpdateRequest\x12\r\n\x05\x66leet\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\x15\n\rlayout_digest\x18\x05 \x01(\x0c\x12\x0f\n\x07updates\x18\x06 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x07 \x01(\x04\x12\x13\n\x0btransitions\x18\x08 \x01(\x04\x12&\n\x05\x63odec\x18\t \x01(\x0e\x32\x17.shoal.v1.GradientCodec\x12\x12\n\nparameters\x18\n \x01(\x04\x12\x0c\n\x04\x62ody\x18\x0b \x01(\x0c\x12#\n\x08\x65pisodes\x18\x0c \x03(\x0b\x32\x11.shoal.v1.Episode\x12\x39\n\x07metrics\x18\r \x03(\x0b\x32(.shoal.v1.PushUpdateRequest.MetricsEntry\x12-\n\x07moments\x18\x0e \x01(\x0b\x32\x1c.shoal.v1.ObservationMoments\x12\x33\n\nstatistics\x18\x0f \x01(\x0b\x32\x1f.shoal.v1.ObservationStatistics\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"s\n\x12PushUpdateResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\x13\n\x0blag_updates\x18\x04 \x01(\x04\x12\x16\n\x0enewest_version\x18\x05 \x01(\x04*~\n\rGradientCodec\x12\x1e\n\x1aGRADIENT_CODEC_UNSPECIFIED\x10\x00\x12\x1a\n\x16GRADIENT_CODEC_FLOAT32\x10\x01\x12\x17\n\x13GRADIENT_CODEC_INT8\x10\x02\x12\x18\n\x14GRADIENT_CODEC_TOP_K\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +35,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PUSHUPDATEREQUEST_METRICSENTRY']._loaded_options = None
   _globals['_PUSHUPDATEREQUEST_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_GRADIENTCODEC']._serialized_start=869
-  _globals['_GRADIENTCODEC']._serialized_end=995
-  _globals['_GETWEIGHTSREQUEST']._serialized_start=62
-  _globals['_GETWEIGHTSREQUEST']._serialized_end=137
-  _globals['_WEIGHTS']._serialized_start=139
-  _globals['_WEIGHTS']._serialized_end=219
-  _globals['_OBSERVATIONMOMENTS']._serialized_start=221
-  _globals['_OBSERVATIONMOMENTS']._serialized_end=315
-  _globals['_PUSHUPDATEREQUEST']._serialized_start=318
-  _globals['_PUSHUPDATEREQUEST']._serialized_end=750
-  _globals['_PUSHUPDATEREQUEST_METRICSENTRY']._serialized_start=704
-  _globals['_PUSHUPDATEREQUEST_METRICSENTRY']._serialized_end=750
-  _globals['_PUSHUPDATERESPONSE']._serialized_start=752
-  _globals['_PUSHUPDATERESPONSE']._serialized_end=867
+  _globals['_GRADIENTCODEC']._serialized_start=1021
+  _globals['_GRADIENTCODEC']._serialized_end=1147
+  _globals['_GETWEIGHTSREQUEST']._serialized_start=89
+  _globals['_GETWEIGHTSREQUEST']._serialized_end=187
+  _globals['_WEIGHTS']._serialized_start=190
+  _globals['_WEIGHTS']._serialized_end=318
+  _globals['_OBSERVATIONMOMENTS']._serialized_start=320
+  _globals['_OBSERVATIONMOMENTS']._serialized_end=414
+  _globals['_PUSHUPDATEREQUEST']._serialized_start=417
+  _globals['_PUSHUPDATEREQUEST']._serialized_end=902
+  _globals['_PUSHUPDATEREQUEST_METRICSENTRY']._serialized_start=856
+  _globals['_PUSHUPDATEREQUEST_METRICSENTRY']._serialized_end=902
+  _globals['_PUSHUPDATERESPONSE']._serialized_start=904
+  _globals['_PUSHUPDATERESPONSE']._serialized_end=1019
 # @@protoc_insertion_point(module_scope)

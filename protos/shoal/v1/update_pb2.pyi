@@ -1,3 +1,4 @@
+from shoal.v1 import statistics_pb2 as _statistics_pb2
 from shoal.v1 import trajectory_pb2 as _trajectory_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -20,26 +21,30 @@ GRADIENT_CODEC_INT8: GradientCodec
 GRADIENT_CODEC_TOP_K: GradientCodec
 
 class GetWeightsRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "have_updates")
+    __slots__ = ("fleet", "device_id", "have_updates", "acted_version")
     FLEET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     HAVE_UPDATES_FIELD_NUMBER: _ClassVar[int]
+    ACTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     have_updates: int
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_updates: _Optional[int] = ...) -> None: ...
+    acted_version: int
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., have_updates: _Optional[int] = ..., acted_version: _Optional[int] = ...) -> None: ...
 
 class Weights(_message.Message):
-    __slots__ = ("layout_digest", "updates", "values", "setup")
+    __slots__ = ("layout_digest", "updates", "values", "setup", "normalizer")
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     SETUP_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
     layout_digest: bytes
     updates: int
     values: bytes
     setup: bytes
-    def __init__(self, layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., values: _Optional[bytes] = ..., setup: _Optional[bytes] = ...) -> None: ...
+    normalizer: _statistics_pb2.ActingNormalizer
+    def __init__(self, layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., values: _Optional[bytes] = ..., setup: _Optional[bytes] = ..., normalizer: _Optional[_Union[_statistics_pb2.ActingNormalizer, _Mapping]] = ...) -> None: ...
 
 class ObservationMoments(_message.Message):
     __slots__ = ("count", "mean", "variance", "low", "high")
@@ -56,7 +61,7 @@ class ObservationMoments(_message.Message):
     def __init__(self, count: _Optional[int] = ..., mean: _Optional[bytes] = ..., variance: _Optional[bytes] = ..., low: _Optional[bytes] = ..., high: _Optional[bytes] = ...) -> None: ...
 
 class PushUpdateRequest(_message.Message):
-    __slots__ = ("fleet", "device_id", "run_id", "seq", "layout_digest", "updates", "policy_version", "transitions", "codec", "parameters", "body", "episodes", "metrics", "moments")
+    __slots__ = ("fleet", "device_id", "run_id", "seq", "layout_digest", "updates", "policy_version", "transitions", "codec", "parameters", "body", "episodes", "metrics", "moments", "statistics")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +83,7 @@ class PushUpdateRequest(_message.Message):
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     fleet: str
     device_id: str
     run_id: bytes
@@ -92,7 +98,8 @@ class PushUpdateRequest(_message.Message):
     episodes: _containers.RepeatedCompositeFieldContainer[_trajectory_pb2.Episode]
     metrics: _containers.ScalarMap[str, float]
     moments: ObservationMoments
-    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., seq: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., policy_version: _Optional[int] = ..., transitions: _Optional[int] = ..., codec: _Optional[_Union[GradientCodec, str]] = ..., parameters: _Optional[int] = ..., body: _Optional[bytes] = ..., episodes: _Optional[_Iterable[_Union[_trajectory_pb2.Episode, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., moments: _Optional[_Union[ObservationMoments, _Mapping]] = ...) -> None: ...
+    statistics: _statistics_pb2.ObservationStatistics
+    def __init__(self, fleet: _Optional[str] = ..., device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., seq: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., policy_version: _Optional[int] = ..., transitions: _Optional[int] = ..., codec: _Optional[_Union[GradientCodec, str]] = ..., parameters: _Optional[int] = ..., body: _Optional[bytes] = ..., episodes: _Optional[_Iterable[_Union[_trajectory_pb2.Episode, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., moments: _Optional[_Union[ObservationMoments, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.ObservationStatistics, _Mapping]] = ...) -> None: ...
 
 class PushUpdateResponse(_message.Message):
     __slots__ = ("applied", "reason", "updates", "lag_updates", "newest_version")
