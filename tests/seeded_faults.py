@@ -196,7 +196,7 @@ FAULTS = (
     Fault(
         NON_FINITE,
         "edge/test_policy.py::test_a_binding_notices_nan_and_infinity",
-        "edge_agent/policies/policy.py",
+        "edge_agent/policies/binding.py",
         "if not all(map(math.isfinite, floats.tolist())):",
         "if False:",
     ),

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.policies.policy import Actions, Binding, Policy
+from edge_agent.policies.binding import Binding
+from edge_agent.policies.policy import Actions, Policy
 from shoal.errors import PolicyRejected
 from shoal.layout import ActionLayout
 from shoal.policy import Golden

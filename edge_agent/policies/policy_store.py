@@ -169,8 +169,10 @@ class PolicyStore:
     def save(self) -> None:
         """Has what was accepted survive a power cut, and only then removes what it replaces.
 
-        On a full disk it acts all the same, until the next start; the next call tries again.
+        Settles before that. On a full disk it acts all the same, until the next start; the next
+        call tries again.
         """
+        self.settle()
         with self._offering:
             self._held = self._held[:_KEPT]  # a session takes a while to end
             fresh = [(each.file, each.unsaved) for each in self._held if each.unsaved is not None]
@@ -192,6 +194,20 @@ class PolicyStore:
                 log.warning("policy_not_persisted", version=version, error=str(error))
                 return
             self._held = [replace(each, unsaved=None) for each in self._held]
+
+    def settle(self) -> None:
+        """Has what acts decide as fast as it can: a version may act in a slower session at first.
+
+        Not for the control thread, which takes up the faster one with its next chunk.
+        """
+        for held in self._held[:1]:
+            if held.acting is not held.policy:
+                continue  # its twin has a session of its own
+            try:
+                self._prover.settle(held.policy, held.golden)
+            except PolicyRejected as rejected:
+                version, problem = held.policy.version, str(rejected)
+                log.warning("policy_not_settled", version=version, error=problem)
 
     def held(self, base: Base) -> Content | None:
         """What the bundle of a proven version that is held has in it; None where it is not here."""
@@ -371,7 +387,9 @@ class PolicyStore:
 
     def _accepted(self) -> Accepted:
         acting = (self._held[0].file, self._held[0].policy) if self._held else None
-        return Accepted(self._newest, self._generation, self._condemned, acting)
+        # Decisions are slower meanwhile: of those that come before the last is saved, none is fed.
+        feeds = bool(self._held) and self._held[0].unsaved is None
+        return Accepted(self._newest, self._generation, self._condemned, acting, feeds)
 
 
 def _no_graph(digest: bytes) -> bytes:

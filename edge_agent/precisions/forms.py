@@ -186,7 +186,7 @@ def _fp32(source: Source, forms: Forms) -> Mapping[str, Array] | None:
     except PolicyRejected as error:
         forms.missing[FP32] = str(error)
         return None
-    reads = decode_reads(int8.session.get_modelmeta().custom_metadata_map)
+    reads = decode_reads(int8.session.runtime.get_modelmeta().custom_metadata_map)
     return float_tensors(source.tensors, reads)
 
 
