@@ -1,4 +1,4 @@
-"""`shoal devices`, `shoal policy` and `shoal fleet`: what the learner's server knows of the fleet.
+"""`shoal devices` and `shoal fleet`: what the learner's server knows of the fleet.
 
 gRPC is loaded when a question is asked, so that help and mistakes are answered at once.
 """
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ShoalError
-from shoal.policy_version import parse_policy_version
 from shoalctl.fleet.curve import DEFAULT_SERVER, NO_TRAJECTORIES, curve
 from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 
 devices_app = typer.Typer()
-policy_app = typer.Typer()
 fleet_app = typer.Typer()
 
 Server = Annotated[
@@ -54,11 +52,6 @@ Timeout = Annotated[float, typer.Option("--timeout-s", help="How long the answer
 @devices_app.callback()
 def devices() -> None:
     """See the devices of a fleet: their health, their policy, and the age of what is shown."""
-
-
-@policy_app.callback()
-def policy() -> None:
-    """See the policy versions a learner has published, compare them, and keep some."""
 
 
 @fleet_app.callback()
@@ -151,60 +144,6 @@ def describe_device(
         typer.echo(printable(line))
     typer.echo()
     write_listing(event_list(item), output)
-
-
-@policy_app.command("ls")
-def list_policies(
-    *,
-    identity: IdentityPath,
-    server: Server = DEFAULT_SERVER,
-    limit: Annotated[
-        int, typer.Option(min=0, help="How many of the newest a table has; 0: all of them.")
-    ] = 50,
-    output: Output = Format.TABLE,
-    timeout_s: Timeout = 10.0,
-) -> None:
-    """List the policy versions, newest first. AGE is the time since a version was published.
-
-    json and yaml have all that are kept.
-    """
-    from shoalctl.views.policies import policy_list
-
-    with fleet_client(server, identity, timeout_s) as client:
-        policies = client.policies().policies
-    people = output in {Format.TABLE, Format.WIDE}
-    shown = policies[:limit] if people and limit else policies
-    write_listing(policy_list(shown), output)
-    if len(shown) < len(policies):
-        older = len(policies) - len(shown)
-        typer.echo(f"{older} older versions are kept: --limit 0 lists all", err=True)
-
-
-@policy_app.command("show")
-def show_policy(
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="7, v7, or latest.")],
-    *,
-    identity: IdentityPath,
-    server: Server = DEFAULT_SERVER,
-    output: Output = Format.TABLE,
-    timeout_s: Timeout = 10.0,
-) -> None:
-    """Show all that is known of one policy version: its size, its gaps, and who runs it, and how.
-
-    The gap by quantization is KL(fp32 || as published) on recent observations. The gap by staleness
-    is KL(trained || that version), as the learner found it in batches that this version alone made.
-    """
-    from shoalctl.views.policies import describe_policy, policy_item, policy_of
-
-    number = parse_policy_version(version)
-    with fleet_client(server, identity, timeout_s) as client:
-        found = policy_of(client.policies().policies, number)
-        item = policy_item(found, client.devices().devices)
-    if output in {Format.JSON, Format.YAML}:
-        write_envelope("shoal.v1.Policy", [item], output)
-        return
-    for line in describe_policy(item):
-        typer.echo(printable(line))
 
 
 @fleet_app.command("audit")

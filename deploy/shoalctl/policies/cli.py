@@ -1,4 +1,4 @@
-"""`shoal policy diff|pin|unpin|snapshot`; `shoalctl.fleet.cli` has the rest of `shoal policy`."""
+"""`shoal policy`: the versions that a learner has published, compared and kept."""
 
 from __future__ import annotations
 
@@ -10,20 +10,79 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.policy_version import parse_policy_version
-from shoalctl.fleet.cli import IdentityPath, Output, Server, Timeout, fleet_client, policy_app
+from shoalctl.fleet.cli import IdentityPath, Output, Server, Timeout, fleet_client
 from shoalctl.fleet.curve import DEFAULT_SERVER
-from shoalctl.output import Format, Value, printable, size, write_envelope
+from shoalctl.output import Format, Value, printable, size, write_envelope, write_listing
 
 if TYPE_CHECKING:
     from shoal.spaces import EnvSpec
     from shoal.v1 import fleet_pb2
     from shoalctl.policies.client import PolicyClient
 
-__all__ = ["policy_app"]
+policy_app = typer.Typer()
 
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="7, v7, or latest.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for people: an event keeps it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be, and change nothing.")]
+
+
+@policy_app.callback()
+def policy() -> None:
+    """See the policy versions a learner has published, compare them, and keep some."""
+
+
+@policy_app.command("ls")
+def list_policies(
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    limit: Annotated[
+        int, typer.Option(min=0, help="How many of the newest a table has; 0: all of them.")
+    ] = 50,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """List the policy versions, newest first. AGE is the time since a version was published.
+
+    json and yaml have all that are kept.
+    """
+    from shoalctl.views.policies import policy_list
+
+    with fleet_client(server, identity, timeout_s) as client:
+        policies = client.policies().policies
+    people = output in {Format.TABLE, Format.WIDE}
+    shown = policies[:limit] if people and limit else policies
+    write_listing(policy_list(shown), output)
+    if len(shown) < len(policies):
+        older = len(policies) - len(shown)
+        typer.echo(f"{older} older versions are kept: --limit 0 lists all", err=True)
+
+
+@policy_app.command("show")
+def show_policy(
+    version: Version,
+    *,
+    identity: IdentityPath,
+    server: Server = DEFAULT_SERVER,
+    output: Output = Format.TABLE,
+    timeout_s: Timeout = 10.0,
+) -> None:
+    """Show all that is known of one policy version: its size, its gaps, and who runs it, and how.
+
+    The gap by quantization is KL(fp32 || as published) on recent observations. The gap by staleness
+    is KL(trained || that version), as the learner found it in batches that this version alone made.
+    """
+    from shoalctl.views.policies import describe_policy, policy_item, policy_of
+
+    number = parse_policy_version(version)
+    with fleet_client(server, identity, timeout_s) as client:
+        found = policy_of(client.policies().policies, number)
+        item = policy_item(found, client.devices().devices)
+    if output in {Format.JSON, Format.YAML}:
+        write_envelope("shoal.v1.Policy", [item], output)
+        return
+    for line in describe_policy(item):
+        typer.echo(printable(line))
 
 
 @policy_app.command("diff")
