@@ -16,8 +16,10 @@ from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.delegation_watch import check_signer, watch_delegation
+from cloud_learner.downlink.policy_service import PolicyService
 from cloud_learner.downlink.signing import load_signer
 from cloud_learner.fleet.curve_service import CurveService
+from cloud_learner.fleet.disk_watch import watch_disk
 from cloud_learner.fleet.event_store import EventStore, save_events
 from cloud_learner.fleet.events_service import EventsService
 from cloud_learner.fleet.fleet import WARN_AGAIN_S, Fleet
@@ -30,6 +32,7 @@ from cloud_learner.serving.handshakes import Handshakes, tell_refused
 from cloud_learner.serving.revocations import Revocations
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.lockstep_watch import watch_lockstep
+from cloud_learner.training.snapshots import Snapshots
 from cloud_learner.training.sources import turns_of
 from cloud_learner.training.sync_watch import watch_sync
 from cloud_learner.uplink.appetite import Reading
@@ -90,6 +93,14 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             parts.parameter_server,
             fleet=config.fleet,
             task_of=dispatch.task_of,
+            pinned=core.pins.versions,
+        )
+        policies = PolicyService(
+            parts.policy_log.list,
+            core.pins,
+            Snapshots(state.snapshots, trainer.when_at_rest),
+            parts.fleet,
+            fleet=config.fleet,
         )
         event_store = stack.enter_context(EventStore(state.events))
         event_store.fill(parts.fleet.log)
@@ -104,6 +115,7 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             events,
             curve,
             dispatch,
+            policies,
             rollout.service,
         ]
         refusals = CallRefusals(parts.counters, parts.fleet.note_call_refused)
@@ -133,6 +145,7 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             "grpc": server.serve,
             "active": core.active.save_often,
             "revocations": revocations.follow,
+            "disk": lambda: watch_disk(state.directory, parts.fleet),
         }
         if signer.held is not None:
             delegation = signer.held.delegation

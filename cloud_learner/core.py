@@ -14,6 +14,7 @@ from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.active_policies import ActivePolicies
 from cloud_learner.downlink.parameter_server import ParameterServer
+from cloud_learner.downlink.pins import Pins
 from cloud_learner.downlink.signing import HeldDelegation
 from cloud_learner.downlink.version_jumps import VersionJumps
 from cloud_learner.fleet.fleet import Fleet, LearnerFacts
@@ -44,6 +45,7 @@ class Core:
         trainer: Trains.
         active: What devices act with.
         rollouts: Where rollouts are kept.
+        pins: The policy versions that no retention deletes.
         restored: What a checkpoint held; None to wait for the first device.
     """
 
@@ -51,6 +53,7 @@ class Core:
     trainer: Trainer
     active: ActivePolicies
     rollouts: RolloutStore
+    pins: Pins
     restored: Brain | None
 
 
@@ -85,6 +88,7 @@ def open_core(
     init = init_of(config, choice, state if checkpoint is not None else None)
     rollouts = stack.enter_context(RolloutStore(state.rollouts))
     rollouts.load()
+    pins = Pins(state.pins)
     stored = Stored.open(
         config,
         state,
@@ -92,7 +96,7 @@ def open_core(
         stack,
         checkpoints=checkpoints,
         checkpoint=checkpoint,
-        pinned=rollouts.pinned,
+        pinned=lambda: rollouts.pinned() | pins.versions(),
         held=held_delegation,
     )
     counters: Counter[str] = Counter()
@@ -190,4 +194,4 @@ def open_core(
         if gradients is not None:
             gradients.attach(restored, live_of(restored, config), stats)
             gradients.load_state_dict(checkpoint.source)
-    return Core(parts, trainer, stored.active, rollouts, restored)
+    return Core(parts, trainer, stored.active, rollouts, pins, restored)

@@ -73,6 +73,16 @@ class StateDir:
         return self.directory / "checkpoints"
 
     @property
+    def snapshots(self) -> Path:
+        """Checkpoints that an operator asked for, by name."""
+        return self.directory / "snapshots"
+
+    @property
+    def pins(self) -> Path:
+        """The policy versions that no retention deletes."""
+        return self.directory / "pinned_policies.txt"
+
+    @property
     def tensorboard(self) -> Path:
         """What TensorBoard reads."""
         return self.directory / "tensorboard"

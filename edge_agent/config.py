@@ -74,9 +74,9 @@ class ActorConfig:
         seed: of the noise that samples actions, for experiments that can be repeated; None draws it
             anew at each start.
         precision: "int8" acts as published, "fp32" with the float twin of what was published in
-            int8, "auto" with whichever of the two is faster on this device and decides like int8.
-            Never with int8 of dynamic ranges: it is no form that was proven, and on convolutions
-            4 to 8 times slower than fp32; `shoal bench actor --config` measures it all the same.
+            int8, "int8_dynamic" with its dynamic twin, int8 whose ranges are found at every
+            decision; "auto" with whichever of these is the fastest on this device and decides like
+            int8. `shoal bench actor --config` shows what each costs here.
         appetite_lapse_s: seconds without a word of the learner after which what it wanted (a rate,
             and chunks of recent versions only) no longer counts; 0 never heeds it. A device with a
             `control_hz` never acts more slowly for it.
@@ -89,7 +89,7 @@ class ActorConfig:
     max_chunks_per_policy: int = 0
     pace_timeout_s: float = 1.0
     seed: int | None = None
-    precision: Literal["auto", "int8", "fp32"] = "int8"
+    precision: Literal["auto", "int8", "fp32", "int8_dynamic"] = "int8"
     appetite_lapse_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -105,8 +105,10 @@ class ActorConfig:
             raise ConfigError(
                 f'before_policy is "{self.before_policy}": give "wait" or "safe_action"'
             )
-        if self.precision not in ("auto", "int8", "fp32"):
-            raise ConfigError(f'precision is "{self.precision}": give "auto", "int8" or "fp32"')
+        if self.precision not in ("auto", "int8", "fp32", "int8_dynamic"):
+            raise ConfigError(
+                f'precision is "{self.precision}": give "auto", "int8", "fp32" or "int8_dynamic"'
+            )
         if self.safe_action is not None and not all(math.isfinite(x) for x in self.safe_action):
             raise ConfigError("safe_action has a non-finite number: give finite numbers")
         _within("max_chunks_per_policy", self.max_chunks_per_policy, 0, 2**31 - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from cloud_learner.journal.records import Entry
 from cloud_learner.quantization.sample import probe_sample
 from cloud_learner.state_dir import StateDir
 from cloud_learner.training.brain import Brain
-from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore
+from cloud_learner.training.checkpoint import Checkpoint, CheckpointStore, newest_checkpoint
 from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.start import build_brain
 from edge_agent.acting.actor import Actor
@@ -57,7 +57,7 @@ def short_run(
     versions: int = 2,
     chunks: int = 3,
     signing_key: Ed25519PrivateKey | None = None,
-    twin: bool = False,
+    twin: str = "",
 ) -> ShortRun:
     """Has `pi-1` act in two runs, so many chunks of 8 steps of 3 environments for each version.
 
@@ -68,6 +68,7 @@ def short_run(
         versions: Published, 10 updates apart.
         chunks: Of each run under each version.
         signing_key: Of the policies; one of its own if None.
+        twin: `fp32` or `int8_dynamic`: the devices act with that twin; empty: as published.
     """
     config = directory / "learner.toml"
     lines = [f'fleet = "{FLEET}"', 'identity = "identity"', 'state_dir = "state"']
@@ -105,7 +106,8 @@ def short_run(
             policy = Policy.load(graph, tensors, made.manifest, layout)
             if twin:
                 assert float_graph is not None
-                policy = policy.twin(float_graph, tensors)
+                make = policy.twin if twin == "fp32" else policy.dynamic_twin
+                policy = make(float_graph, tensors)
             policies.append(policy)
     brain.learner.resume_at(10 * (versions - 1))
     with Journal(state.journal, JournalConfig()) as journal:
@@ -123,6 +125,14 @@ def short_run(
         )
     )
     return ShortRun(config, state, brain, published)
+
+
+def keep_no_trajectories(made: ShortRun) -> None:
+    """Makes its newest checkpoint one of the mode `gradients`."""
+    checkpoint = newest_checkpoint(made.state.checkpoints)
+    assert checkpoint is not None
+    live = {"weights": np.zeros(3, np.float32)}
+    CheckpointStore(made.state.checkpoints).save(replace(checkpoint, source={"live": live}))
 
 
 def _move_weights(brain: Brain, *, seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import cast
 
 import grpc
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
 from cloud_learner.downlink.kept_policies import KeptPolicy
-from cloud_learner.downlink.published import read_policy
+from cloud_learner.downlink.published import Published, read_policy
 from shoal.errors import (
     ConnectionFailed,
     DeadlineExceeded,
@@ -43,9 +44,33 @@ _REFUSALS = {
 _ADVICE = "is --identity the operator's of its fleet?"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedPolicy:
+    """A version as it is published, proven, and its graphs.
+
+    Attributes:
+        published: The version.
+        graph: The weightless ONNX graph.
+        float_graph: Of its float twin; None where there is none.
+    """
+
+    published: Published
+    graph: bytes
+    float_graph: bytes | None
+
+
 def fetch_policy(
     server: str, identity: Identity, *, version: int, timeout_s: float = 30.0, advice: str = _ADVICE
 ) -> KeptPolicy:
+    """One version, ready to be run; arguments and errors are those of `fetch_published`."""
+    fetched = fetch_published(server, identity, version=version, timeout_s=timeout_s, advice=advice)
+    tensors = decode_tensors(decode_bundle(fetched.published.bundle).tensors)
+    return KeptPolicy(fetched.published.manifest, fetched.graph, tensors, fetched.float_graph)
+
+
+def fetch_published(
+    server: str, identity: Identity, *, version: int, timeout_s: float = 30.0, advice: str = _ADVICE
+) -> FetchedPolicy:
     """One version, its signature and every hash checked.
 
     Args:
@@ -72,10 +97,10 @@ def fetch_policy(
             asked = pb.GetPolicyRequest(fleet=fleet, version=version)
             parts = stub.GetPolicy(asked, timeout=timeout_s)
             data = _whole(parts, MAX_BUNDLE_BYTES)
-            bundle = decode_bundle(data)
-            offered = decode_manifest(bundle.manifest)
+            offered = decode_manifest(decode_bundle(data).manifest)
             key = Ed25519PublicKey.from_public_bytes(identity.policy_public_key)
-            manifest = read_policy(data, key, version or offered.version).manifest
+            published = read_policy(data, key, version or offered.version)
+            manifest = published.manifest
             wanted = pb.GetGraphRequest(fleet=fleet, digest=manifest.graph_digest)
             graph = _whole(stub.GetGraph(wanted, timeout=timeout_s), MAX_GRAPH_BYTES)
             float_graph = None
@@ -92,7 +117,7 @@ def fetch_policy(
         raise ShoalError(
             f"{server}: the float graph of policy {manifest.version} is not what was signed"
         )
-    return KeptPolicy(manifest, graph, decode_tensors(bundle.tensors), float_graph)
+    return FetchedPolicy(published, graph, float_graph)
 
 
 def _whole(parts: Iterable[pb.Part], max_bytes: int) -> bytes:

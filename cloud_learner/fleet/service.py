@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Protocol
 
 import grpc
@@ -65,6 +65,7 @@ class FleetService(rpc.FleetServicer):
         *,
         fleet: str,
         task_of: Callable[[str], str] = lambda _: "",
+        pinned: Callable[[], Collection[int]] = frozenset,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Joins what the view, the log and the parameter server know.
@@ -75,6 +76,7 @@ class FleetService(rpc.FleetServicer):
             parameter_server: Bytes sent, by device.
             fleet: The fleet served.
             task_of: What a device works on, for people; empty: nothing was handed to it.
+            pinned: The versions that no retention deletes.
             clock: Wall clock in seconds: the age of a policy, for people only.
         """
         self._view = view
@@ -82,6 +84,7 @@ class FleetService(rpc.FleetServicer):
         self._parameter_server = parameter_server
         self._fleet = fleet
         self._task_of = task_of
+        self._pinned = pinned
         self._clock = clock
         self._stopping = asyncio.Event()
         self._watches = 0
@@ -133,7 +136,7 @@ class FleetService(rpc.FleetServicer):
         active: dict[int, list[str]] = defaultdict(list)
         for device in self._view.devices():
             active[self._active(device).version].append(device.device_id)
-        now_s = self._clock()
+        now_s, pinned = self._clock(), self._pinned()
         policies = [
             pb.PolicyInfo(
                 version=info.manifest.version,
@@ -154,6 +157,7 @@ class FleetService(rpc.FleetServicer):
                 tensors_bytes=info.manifest.tensors_bytes,
                 fp32_bytes=info.fp32_bytes,
                 active_devices=active.get(info.manifest.version, ()),
+                pinned=info.manifest.version in pinned,
             )
             for info in self._log.list()
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class RunnablePolicy:
 
     Attributes:
         digest: What names it; a chunk says which it acted with.
+        precision: In which it decides; that of a twin, where it is one.
         noise_correlation: Of the noise it was published with.
         decide: Runs it.
     """
@@ -41,6 +42,7 @@ class RunnablePolicy:
     digest: bytes
     noise_correlation: float
     decide: Decide
+    precision: str = "int8"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +91,7 @@ class Report:
         differing: Decisions that differ.
         without_policy: Chunks whose policy version is not kept any more: not compared.
         versions_gone: The lowest and the highest of those versions.
+        precisions: In which the policies acted that were compared.
         first: The first difference.
     """
 
@@ -97,6 +100,7 @@ class Report:
     differing: int = 0
     without_policy: int = 0
     versions_gone: tuple[int, int] | None = None
+    precisions: set[str] = field(default_factory=set)
     first: Difference | None = None
 
     def note_gone(self, version: int) -> None:
@@ -156,6 +160,7 @@ class Reproduction:
         chosen = np.ones(chunk.rewards.shape, np.bool_) if only is None else only
         count = int(chosen.sum())
         report.decisions += count
+        report.precisions.add(policy.precision)
         if policy.digest != chunk.policy_digest:
             report.differing += count
             recorded, kept = chunk.policy_digest.hex(), policy.digest.hex()

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from shoal.dynamic_twin import dynamic_twin
 from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout
 from shoal.policy import NOISE, OBSERVATION, STATE
@@ -20,7 +21,8 @@ def open_session(graph: bytes, tensors: Mapping[str, Array]) -> ort.InferenceSes
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     values = [ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for a in tensors.values()]
-    options.add_external_initializers(list(tensors), values)
+    if values:
+        options.add_external_initializers(list(tensors), values)
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
@@ -32,8 +34,23 @@ def open_twin(
     Raises:
         PolicyRejected: With the reason `float_twin`: it has none.
     """
+    return open_session(float_graph, _twin_tensors(graph, tensors))
+
+
+def open_dynamic_twin(
+    graph: bytes, tensors: Mapping[str, Array], float_graph: bytes
+) -> ort.InferenceSession:
+    """A session of the dynamic twin of an int8 policy, as devices make it.
+
+    Raises:
+        PolicyRejected: With the reason `float_twin`: it has none.
+    """
+    return open_session(dynamic_twin(float_graph, _twin_tensors(graph, tensors)), {})
+
+
+def _twin_tensors(graph: bytes, tensors: Mapping[str, Array]) -> dict[str, Array]:
     metadata = open_session(graph, tensors).get_modelmeta().custom_metadata_map
-    return open_session(float_graph, float_tensors(tensors, decode_reads(metadata)))
+    return float_tensors(tensors, decode_reads(metadata))
 
 
 def feeds(

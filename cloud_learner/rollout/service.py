@@ -305,8 +305,7 @@ class RolloutService(rpc.RolloutsServicer):
             return () if bundle is None else (bundle.digest,)
         for info in self._log.list():
             if info.manifest.version == rollout.versions.candidate:
-                twin = info.manifest.twin_digest
-                return (info.manifest.digest, twin) if twin else (info.manifest.digest,)
+                return info.manifest.digest, *info.manifest.twin_digests
         return ()
 
     def _digest_of(self, version: int) -> bytes:

@@ -28,7 +28,7 @@ from shoal.v1 import space_pb2
 KEEP: Final = 3
 _MAGIC: Final = b"SHOALCP1"
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
-_SUFFIX: Final = ".checkpoint"
+SUFFIX: Final = ".checkpoint"
 _log = get_logger("checkpoint")
 
 
@@ -53,6 +53,11 @@ class Checkpoint:
     cursor: Cursor
     version: int
     recipe: Recipe | None = None
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether devices sent gradients: then no trajectories are journaled."""
+        return "live" in self.source
 
 
 class CheckpointStore:
@@ -90,11 +95,10 @@ class CheckpointStore:
         Raises:
             CheckpointError: The disk is full, read-only or broken; earlier ones are untouched.
         """
-        path = self._directory / f"{self._next:010d}{_SUFFIX}"
-        payload = _encode(checkpoint)
+        path = self._directory / f"{self._next:010d}{SUFFIX}"
+        write_checkpoint(path, encode_checkpoint(checkpoint))
+        self._next += 1
         try:
-            write_durably(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
-            self._next += 1
             for old in self._paths()[: -self._keep]:
                 old.unlink(missing_ok=True)
         except OSError as error:
@@ -172,7 +176,7 @@ def is_checkpoint(data: bytes) -> bool:
 
 def _paths(directory: Path) -> list[Path]:
     """Oldest first."""
-    named = (path for path in directory.glob(f"*{_SUFFIX}") if path.stem.isdecimal())
+    named = (path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
     return sorted(named, key=_number)
 
 
@@ -180,7 +184,20 @@ def _number(path: Path) -> int:
     return int(path.stem)
 
 
-def _encode(checkpoint: Checkpoint) -> bytes:
+def write_checkpoint(path: Path, data: bytes) -> None:
+    """Writes what `encode_checkpoint` gave; on return it survives a power cut.
+
+    Raises:
+        CheckpointError: The disk is full, read-only or broken.
+    """
+    try:
+        write_durably(path, data)
+    except OSError as error:
+        raise _cannot("write", path, error) from error
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """What a file of it holds."""
     buffer = io.BytesIO()
     torch.save(
         {
@@ -195,7 +212,8 @@ def _encode(checkpoint: Checkpoint) -> bytes:
         },
         buffer,
     )
-    return buffer.getvalue()
+    payload = buffer.getvalue()
+    return _MAGIC + hashlib.sha256(payload).digest() + payload
 
 
 def _decode(data: bytes) -> Checkpoint:

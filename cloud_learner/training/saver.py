@@ -62,8 +62,11 @@ class Saver:
         self._note(await in_thread_to_the_end(self._write, self._snapshot(brain)))
 
     def _snapshot(self, brain: Brain) -> _Snapshot:
-        """Copies everything a checkpoint holds, as of one moment."""
-        checkpoint = Checkpoint(
+        return _Snapshot(self.checkpoint_of(brain), self._fleet.take_unsaved_reports())
+
+    def checkpoint_of(self, brain: Brain) -> Checkpoint:
+        """Copies everything a checkpoint holds, as of one moment between two steps."""
+        return Checkpoint(
             spec=brain.spec,
             learner=brain.learner.state_dict(),
             quantizer=brain.quantizer.state_dict(),
@@ -72,7 +75,6 @@ class Saver:
             version=self._versions.highest,
             recipe=brain.recipe,
         )
-        return _Snapshot(checkpoint, self._fleet.take_unsaved_reports())
 
     def _write(self, snapshot: _Snapshot) -> _Saved:
         try:

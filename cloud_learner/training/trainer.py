@@ -21,6 +21,7 @@ from cloud_learner.journal.reoffer import reoffer
 from cloud_learner.models.policy import Policy
 from cloud_learner.quantization.sample import Sample, probe_sample, sample_of
 from cloud_learner.training.brain import Brain
+from cloud_learner.training.checkpoint import Checkpoint
 from cloud_learner.training.experience import Admitted, collate
 from cloud_learner.training.metrics import Metrics, levels_of
 from cloud_learner.training.publisher import Publisher
@@ -111,6 +112,7 @@ class Trainer:
         self._brain: Brain | None = None
         self._saved_s = 0.0
         self._midway = False
+        self._asked: list[Callable[[Checkpoint], object]] = []
 
     @property
     def updates(self) -> int:
@@ -133,6 +135,24 @@ class Trainer:
         """Whether chunks of a version that is known are within the lag bound."""
         known = self._parts.versions.find(version)
         return known is None or self.updates - known.updates <= self._max_lag
+
+    def when_at_rest(self, take: Callable[[Checkpoint], object]) -> None:
+        """Has `take` called with a checkpoint: now, or when the step in progress is done.
+
+        Raises:
+            ConfigError: Nothing is trained yet.
+        """
+        if self._brain is None:
+            raise ConfigError("nothing is trained yet: the learner waits for the first device")
+        self._asked.append(take)
+        self._answer(self._brain)
+
+    def _answer(self, brain: Brain) -> None:
+        if self._asked and not self._midway:
+            checkpoint, asked = self._parts.saver.checkpoint_of(brain), self._asked
+            self._asked = []
+            for take in asked:
+                take(checkpoint)
 
     async def serve(self, restored: Brain | None = None) -> None:
         """Trains until cancelled, and saves a last checkpoint.
@@ -235,6 +255,7 @@ class Trainer:
         if draw.work:
             stepped = await in_thread_to_the_end(parts.replay.step, learner, draw)
         self._midway = False
+        self._answer(brain)
         if draw.work:
             self._note_staleness(draw, stepped)
             await self._note_step(brain, stepped)

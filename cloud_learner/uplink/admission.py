@@ -21,17 +21,17 @@ class KnownVersion:
     Attributes:
         updates: Optimiser updates when it was published.
         digest: Of its graph and tensors; None when only the count is still known.
-        twin_digest: Of its float twin, with which a device may act as well; empty: it has none.
+        twin_digests: Of its twins, with which a device may act as well; none: it has none.
     """
 
     updates: int
     digest: bytes | None
-    twin_digest: bytes = b""
+    twin_digests: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, manifest: Manifest) -> KnownVersion:
         """What its manifest says."""
-        return cls(manifest.updates, manifest.digest, manifest.twin_digest)
+        return cls(manifest.updates, manifest.digest, manifest.twin_digests)
 
 
 class KnownVersions:
@@ -185,7 +185,7 @@ def _misfit(chunk: Chunk, known: KnownVersion, state_width: int) -> Verdict | No
     """Why a chunk cannot have been made by the version that it names."""
     version = chunk.policy_version
     acted = chunk.policy_digest
-    if known.digest is not None and acted not in (known.digest, known.twin_digest):
+    if known.digest is not None and acted not in (known.digest, *known.twin_digests):
         return reject(
             "digest",
             f"policy version {version} has another digest than the policy that acted; "

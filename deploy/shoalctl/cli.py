@@ -55,7 +55,7 @@ PARTS = (
     Part("relay", "shoalctl.relay_cli:relay_app", "Serve a site's devices from one watch.", RUN),
     Part("devices", "shoalctl.fleet.cli:devices_app", "See the devices and their health.", WATCH),
     Part("tasks", "shoalctl.tasks.cli:tasks_app", "See the tasks handed to devices.", WATCH),
-    Part("policy", "shoalctl.fleet.cli:policy_app", "See the published policies.", WATCH),
+    Part("policy", "shoalctl.policies.cli:policy_app", "See, keep, compare policies.", WATCH),
     Part("fleet", "shoalctl.fleet.cli:fleet_app", "Make a fleet, account for its chunks.", WATCH),
     Part(
         "reproduce",
@@ -166,6 +166,11 @@ def _complain(message: str) -> None:
 def _bad_arguments(error: typer.TyperException) -> int:
     message = error.format_message()
     context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", "")
+    if context is not None and option[1:2].isdecimal():
+        pieces = context.command.collect_usage_pieces(context)
+        if any("VERSION" in piece for piece in pieces):
+            message = f"{option} is no policy version: give its number, such as 7 or v7, or latest"
     if "\n" in message.strip() or context is None:  # the help of a command that needs another word
         typer.echo(message, err=True)
     else:

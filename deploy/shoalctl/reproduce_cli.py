@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.errors import ConfigError, PolicyLogError, PolicyNotKept, ShoalError
-from shoalctl.output import Format, Item, Value, write_envelope, write_listing
+from shoalctl.fleet.curve import NO_TRAJECTORIES
+from shoalctl.output import Format, write_envelope, write_listing
+from shoalctl.reading import reading
+from shoalctl.views.reproduction import gone_versions, report_item, report_text
 
 if TYPE_CHECKING:
     from cloud_learner.downlink.kept_policies import KeptPolicies
     from cloud_learner.journal.episodes import WholeEpisode
     from cloud_learner.journal.reader import JournaledChunk, JournaledRun, JournalReader
-    from cloud_learner.journal.reproduce import Report, RunnablePolicy
+    from cloud_learner.journal.reproduce import Report, Reproduction, RunnablePolicy
     from shoal.spaces import EnvSpec
 
 reproduce_app = typer.Typer()
@@ -70,13 +73,18 @@ def reproduce(
         raise ConfigError("--episodes lists all of a run: leave --episode and --seq out")
     from cloud_learner.downlink.kept_policies import KeptPolicies
     from cloud_learner.journal.reader import JournalReader
-    from cloud_learner.journal.reproduce import Reproduction, steps_of
+    from cloud_learner.journal.reproduce import Reproduction
     from cloud_learner.state_dir import StateDir
     from cloud_learner.training.checkpoint import newest_checkpoint
 
     place = StateDir(state)
     with JournalReader(place.journal) as journal:
-        chosen = choose_run(journal.runs(), device, run)
+        runs = journal.runs()
+        if not runs:
+            checkpoint = newest_checkpoint(place.checkpoints)
+            if checkpoint is not None and checkpoint.of_gradients:
+                raise ShoalError(f"{place.journal}: {NO_TRAJECTORIES}")
+        chosen = choose_run(runs, device, run)
         if episodes:
             there = frozenset(KeptPolicies(place.policies).versions())
             _list_episodes(journal, chosen, there, output)
@@ -90,16 +98,33 @@ def reproduce(
             _Policies(KeptPolicies(place.policies), checkpoint.spec).get,
             tolerance=tolerance,
         )
-        if episode is not None:
-            wanted = _episode(journal, chosen, episode)
-            for item in journal.chunks(chosen.key, first_seq=wanted.first.seq):
-                if item.seq > wanted.last.seq:
-                    break
-                reproduction.add(item, steps_of(wanted, item))
-        else:
-            for item in _chunks(journal, chosen, seq):
-                reproduction.add(item)
+        _compare(reproduction, journal, chosen, episode=episode, seq=seq)
     _tell(reproduction.report, chosen, output)
+
+
+def _compare(
+    reproduction: Reproduction,
+    journal: JournalReader,
+    run: JournaledRun,
+    *,
+    episode: int | None,
+    seq: int | None,
+) -> None:
+    """Compares one episode, one chunk, or all that is there of a run."""
+    from cloud_learner.journal.reproduce import steps_of
+
+    if episode is not None:
+        wanted = _episode(journal, run, episode)
+        found = journal.chunks(run.key, first_seq=wanted.first.seq)
+        total = wanted.last.seq - wanted.first.seq + 1
+        for item in reading(found, "chunks", total=total):
+            if item.seq > wanted.last.seq:
+                break
+            reproduction.add(item, steps_of(wanted, item))
+    else:
+        total = run.chunks if seq is None else 1
+        for item in reading(_chunks(journal, run, seq), "chunks", total=total):
+            reproduction.add(item)
 
 
 def _list_episodes(
@@ -109,7 +134,7 @@ def _list_episodes(
     from cloud_learner.journal.reproduce import whole_episodes
     from shoalctl.views.episodes import episode_list
 
-    episodes = whole_episodes(journal.chunks(run.key))
+    episodes = whole_episodes(reading(journal.chunks(run.key), "chunks", total=run.chunks))
     listing = episode_list(episodes, there, empty=f"no whole episode is journaled{_gone_text(run)}")
     write_listing(listing, Format.JSON if output is Output.JSON else Format.TABLE)
 
@@ -149,7 +174,7 @@ class _Policies:
         self._loaded: dict[tuple[int, bytes], RunnablePolicy | None] = {}
 
     def get(self, version: int, digest: bytes) -> RunnablePolicy | None:
-        """What acted, ready to run: a version, or its float twin where the digest is the twin's.
+        """What acted, ready to run: a version, or a twin of it where the digest is the twin's.
 
         Returns:
             None if it is not kept any more.
@@ -167,7 +192,11 @@ class _Policies:
 
     def _load(self, version: int, digest: bytes) -> RunnablePolicy | None:
         from cloud_learner.journal.reproduce import RunnablePolicy
-        from cloud_learner.quantization.session import open_session, open_twin
+        from cloud_learner.quantization.session import (
+            open_dynamic_twin,
+            open_session,
+            open_twin,
+        )
 
         try:
             policy = self._kept.read(version)
@@ -176,16 +205,19 @@ class _Policies:
         manifest = policy.manifest
         if manifest.spec_fingerprint != self._spec.fingerprint:
             raise PolicyLogError(f"policy v{version} acts in other spaces than the journal's")
-        twin = digest == manifest.twin_digest
+        opens = {manifest.twin_digest: open_twin, manifest.dynamic_twin_digest: open_dynamic_twin}
+        precisions = {manifest.twin_digest: "fp32", manifest.dynamic_twin_digest: "int8_dynamic"}
+        twin = digest in manifest.twin_digests
         if not twin:
             session = open_session(policy.graph, policy.tensors)
         elif policy.float_graph is not None:
-            session = open_twin(policy.graph, policy.tensors, policy.float_graph)
+            session = opens[digest](policy.graph, policy.tensors, policy.float_graph)
         else:
             return None
         names = [port.name for port in session.get_outputs()]
         return RunnablePolicy(
-            digest=manifest.twin_digest if twin else manifest.digest,
+            digest=digest if twin else manifest.digest,
+            precision=precisions[digest] if twin else manifest.precision,
             noise_correlation=manifest.noise_correlation,
             decide=lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True)),
         )
@@ -194,7 +226,8 @@ class _Policies:
 def _episode(journal: JournalReader, run: JournaledRun, number: int) -> WholeEpisode:
     from cloud_learner.journal.reproduce import nth_episode
 
-    found = nth_episode(journal.chunks(run.key), number)
+    chunks = reading(journal.chunks(run.key), "chunks", total=run.chunks)
+    found = nth_episode(chunks, number)
     if found is None:
         raise ShoalError(
             f"run {run.key.run_id.hex()[:8]} of {run.key.device_id} has no whole episode {number} "
@@ -235,7 +268,7 @@ def _tell(report: Report, run: JournaledRun, output: Output) -> None:
         typer.echo(report_text(item))
     if report.chunks == 0:
         raise ShoalError(
-            f"nothing could be compared: the policy versions that acted, {_gone_versions(item)}, "
+            f"nothing could be compared: the policy versions that acted, {gone_versions(item)}, "
             "are not kept any more; a run with higher policies_retain_bytes in learner.toml keeps "
             "them"
         )
@@ -243,66 +276,3 @@ def _tell(report: Report, run: JournaledRun, output: Output) -> None:
         raise ShoalError(
             f"{run.key.device_id} recorded {report.differing} decisions that do not come out again"
         )
-
-
-def report_item(report: Report, run: JournaledRun) -> Item:
-    """The result for programs."""
-    first: Value = None
-    if report.first is not None:
-        difference = report.first
-        first = {
-            "device_id": run.key.device_id,
-            "seq": difference.seq,
-            "step": difference.step,
-            "env": difference.env,
-            "what": difference.what,
-            "recorded": difference.recorded,
-            "recomputed": difference.recomputed,
-        }
-    return {
-        "device_id": run.key.device_id,
-        "run_id": run.key.run_id.hex(),
-        "chunks": report.chunks,
-        "decisions": report.decisions,
-        "differing": report.differing,
-        "chunks_without_policy": report.without_policy,
-        "versions_not_kept": None if report.versions_gone is None else list(report.versions_gone),
-        "first_chunk": run.first_seq,
-        "reproduced": report.chunks > 0 and report.differing == 0,
-        "first_difference": first,
-    }
-
-
-def _gone_versions(item: Item) -> str:
-    gone = item["versions_not_kept"]
-    if not isinstance(gone, list):
-        return "none"
-    low, high = gone
-    return f"v{low}" if low == high else f"v{low} to v{high}"
-
-
-def report_text(item: Item) -> str:
-    """The result for people."""
-    who = f"{item['device_id']}, run {str(item['run_id'])[:8]}"
-    what = f"{item['decisions']:,} decisions in {item['chunks']:,} chunks made again"
-    lines = [f"{who}: {what}, {item['differing']:,} differ"]
-    if item["chunks_without_policy"]:
-        lines.append(
-            f"  {item['chunks_without_policy']:,} chunks not compared: their policies are not kept "
-            f"any more, {_gone_versions(item)}; higher policies_retain_bytes in learner.toml keep "
-            "more"
-        )
-    if item["first_chunk"]:
-        lines.append(
-            f"  the journal holds the run from chunk {item['first_chunk']} on, and counts episodes "
-            "from there; a higher journal.retain_bytes in learner.toml keeps more"
-        )
-    first = item["first_difference"]
-    if isinstance(first, Mapping):
-        where = f"chunk {first['seq']}, step {first['step']}, environment {first['env']}"
-        lines += [
-            f"  first: {where}: {first['what']}",
-            f"    recorded   {first['recorded']}",
-            f"    recomputed {first['recomputed']}",
-        ]
-    return "\n".join(lines)

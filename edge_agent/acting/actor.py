@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from edge_agent.acting.priorities import td_errors
 from edge_agent.acting.safe_action import safe_actions
 from edge_agent.environments.env import Environments, Step
-from edge_agent.policies.policy import Binding, Policy
+from edge_agent.policies.binding import Binding
+from edge_agent.policies.policy import Policy
 from shoal.episodes import Episode
 from shoal.errors import PolicyRejected, ShoalError
 from shoal.layout import ActionLayout, ObservationLayout
@@ -251,8 +252,8 @@ class Actor:
 
     def _bind(self, policy: Policy) -> Binding:
         before = self._bound
-        if before is not None and before[0] is policy:
-            return before[1]
+        if before is not None and before[0] is policy and before[1].session is policy.session:
+            return before[1]  # else it is another, or decides faster by now
         binding = policy.bind(self._observation)
         if before is not None and before[0].memory == policy.memory:
             binding.state[...] = before[1].state  # an episode goes on under the next version

@@ -1,4 +1,7 @@
-"""Has what acts written to disk a moment later, whatever came in that moment in one go."""
+"""Does a moment later what a policy that acts has left to do: settling, and being written to disk.
+
+What came in that moment is written in one go.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,19 @@ SAVE_DELAY_S: Final = 0.5
 """Between a policy that acts and its file: so much of newer policies a power cut may cost, and so
 often a card is written to at most."""
 
+SETTLE_DELAY_S: Final = 0.25
+"""Between a policy that acts and the session in which it decides as fast as it can: long enough for
+all devices of one machine to act with it before the first of them builds that."""
+
 
 class Saved(Protocol):
     """What is needed of a policy store."""
 
     def listening(self, changed: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Has `changed` called, by any thread, whenever another policy became current."""
+
+    def settle(self) -> None:
+        """Has what acts decide as fast as it can."""
 
     def save(self) -> None:
         """Has what was accepted survive a power cut."""
@@ -40,6 +50,7 @@ class PolicySaver:
         """
         self._policies = policies
         self._delay_s = delay_s
+        self._settle_s = min(delay_s, SETTLE_DELAY_S)
 
     async def serve(self) -> None:
         """Saves for ever, in a thread that nobody else waits for: a disk may take long.
@@ -52,7 +63,10 @@ class PolicySaver:
         def save_often() -> None:
             while True:
                 accepted.wait()
-                if ended.wait(self._delay_s):
+                if ended.wait(self._settle_s):
+                    return
+                self._policies.settle()
+                if ended.wait(self._delay_s - self._settle_s):
                     return
                 accepted.clear()
                 self._policies.save()

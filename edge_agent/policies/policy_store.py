@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from edge_agent.policies.offered import Offered, serialized
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles, trust_directory
-from edge_agent.policies.precision import PrecisionChooser, Proven
+from edge_agent.policies.precision import TWINS, PrecisionChooser, Proven
 from edge_agent.policies.proof import Accepted, FetchGraph, Proof, Prover
 from shoal.errors import PolicyRejected, ShoalError
 from shoal.logs import get_logger
@@ -32,7 +32,7 @@ log = get_logger("policy_store")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A policy that was proven, its file, it or its twin that acts, and its bundle until saved."""
+    """A policy that was proven, its file, it or a twin that acts, and its bundle until saved."""
 
     policy: Policy
     file: PolicyFile
@@ -81,7 +81,7 @@ class PolicyStore:
             fleet: The device's fleet.
             public_key: Ed25519, 32 bytes: who may sign policies, or have a delegate sign them.
             spec: The spaces of the device's environment.
-            chooser: Chooses between int8 and the float twin; None: as published.
+            chooser: Chooses between int8 and its twins; None: as published.
             clock: Unix seconds: whether a delegate may still sign.
 
         Raises:
@@ -137,7 +137,7 @@ class PolicyStore:
             fetch_graph: Gives the graph of a sha256 that is not on disk; its errors pass through.
 
         Returns:
-            The policy, or its float twin, which is current now; the same one again if it was
+            The policy, or a twin of it, which is current now; the same one again if it was
             already.
 
         Raises:
@@ -169,8 +169,10 @@ class PolicyStore:
     def save(self) -> None:
         """Has what was accepted survive a power cut, and only then removes what it replaces.
 
-        On a full disk it acts all the same, until the next start; the next call tries again.
+        Settles before that. On a full disk it acts all the same, until the next start; the next
+        call tries again.
         """
+        self.settle()
         with self._offering:
             self._held = self._held[:_KEPT]  # a session takes a while to end
             fresh = [(each.file, each.unsaved) for each in self._held if each.unsaved is not None]
@@ -192,6 +194,20 @@ class PolicyStore:
                 log.warning("policy_not_persisted", version=version, error=str(error))
                 return
             self._held = [replace(each, unsaved=None) for each in self._held]
+
+    def settle(self) -> None:
+        """Has what acts decide as fast as it can: a version may act in a slower session at first.
+
+        Not for the control thread, which takes up the faster one with its next chunk.
+        """
+        for held in self._held[:1]:
+            if held.acting is not held.policy:
+                continue  # its twin has a session of its own
+            try:
+                self._prover.settle(held.policy, held.golden)
+            except PolicyRejected as rejected:
+                version, problem = held.policy.version, str(rejected)
+                log.warning("policy_not_settled", version=version, error=problem)
 
     def held(self, base: Base) -> Content | None:
         """What the bundle of a proven version that is held has in it; None where it is not here."""
@@ -217,7 +233,7 @@ class PolicyStore:
 
     @property
     def lacks_twin(self) -> bool:
-        """Whether the current policy may be better off as its float twin, whose graph is not here.
+        """Whether the current policy may be better off as a twin, whose graph is not here.
 
         It is offered once more then, so that the graph can be fetched.
         """
@@ -230,7 +246,7 @@ class PolicyStore:
     def condemn(self, policy: Policy, reason: str) -> Policy | None:
         """Gives up a policy that failed while acting: the one before is current again.
 
-        Of a float twin it gives up the twin: the int8 policy of that version is current then.
+        Of a twin it gives up the twin: the int8 policy of that version is current then.
 
         Args:
             policy: Which; nothing happens if it is not current any more.
@@ -242,7 +258,11 @@ class PolicyStore:
         with self._offering:
             published = self._held[0].policy if self._held else None
             if self._held and published is not policy is self._held[0].acting:
-                self._count(PolicyRejected(reason, f"the float twin of policy {policy.version}"))
+                self._count(
+                    PolicyRejected(
+                        reason, f"the {TWINS[policy.precision]} of policy {policy.version}"
+                    )
+                )
                 self._chooser.condemn(policy)
                 self._act_with(self._held[0].policy)
             elif published is policy:
@@ -293,7 +313,7 @@ class PolicyStore:
         return None if wanted else proven.policy
 
     def _refine(self, proven: Proven, fetch_graph: FetchGraph) -> Policy:
-        """Has the float twin act in place of an int8 policy that acts already, where it is to."""
+        """Has a twin act in place of an int8 policy that acts already, where it is to."""
         self.save()  # the graph may be long in coming
         manifest = proven.policy.manifest
         try:
@@ -367,7 +387,9 @@ class PolicyStore:
 
     def _accepted(self) -> Accepted:
         acting = (self._held[0].file, self._held[0].policy) if self._held else None
-        return Accepted(self._newest, self._generation, self._condemned, acting)
+        # Decisions are slower meanwhile: of those that come before the last is saved, none is fed.
+        feeds = bool(self._held) and self._held[0].unsaved is None
+        return Accepted(self._newest, self._generation, self._condemned, acting, feeds)
 
 
 def _no_graph(digest: bytes) -> bytes:

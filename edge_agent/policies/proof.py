@@ -9,13 +9,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.policies.acceptance import check_acceptable
 from edge_agent.policies.offered import Offered, content_of
-from edge_agent.policies.policy import Policy
+from edge_agent.policies.policy import Policy, build, open_for
 from edge_agent.policies.policy_files import PolicyFile, PolicyFiles
 from edge_agent.policies.precision import Proven
 from edge_agent.policies.self_test import check_ports, self_test
 from shoal.errors import LimitExceeded, PolicyRejected, WireError
 from shoal.layout import ObservationLayout
-from shoal.policy import MAX_BUNDLE_BYTES, Bundle, decode_bundle, golden_of, sha256
+from shoal.policy import MAX_BUNDLE_BYTES, Bundle, Golden, decode_bundle, golden_of, sha256
 from shoal.policy_delta import Unpacked
 from shoal.policy_trust import prove_manifest
 from shoal.spaces import EnvSpec
@@ -32,12 +32,14 @@ class Accepted:
         generation: The highest of delegates; 0: there was none.
         condemned: The sha256 of each manifest whose policy failed after it was accepted.
         acting: The file and the policy that acts, as published; None: none does.
+        feeds: Whether the next one may act by a session that is fed its weights, until `settle`.
     """
 
     newest: PolicyFile | None
     generation: int
     condemned: Collection[bytes]
     acting: tuple[PolicyFile, Policy] | None
+    feeds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class Prover:
                 manifest,
                 ObservationLayout.of(self._spec.observation),
                 like=like,
+                fed=accepted.feeds,
             )
             if like is None or not policy.asks_as(like):  # which stood the very same check
                 check_ports(policy, self._spec)
@@ -145,6 +148,27 @@ class Prover:
         except WireError as error:
             raise PolicyRejected("malformed", str(error)) from error
         return Proof(Proven(policy, tensors, golden), file, bundle.delegation, signed.generation)
+
+    def settle(self, policy: Policy, golden: Golden) -> None:
+        """Has a policy decide as fast as it can; or, if it does, the next one be fed.
+
+        Args:
+            policy: Proven.
+            golden: Its golden vectors: no session acts that was not tested by them.
+
+        Raises:
+            PolicyRejected: The session in which it would be faster fails; it acts on as it does.
+        """
+        manifest = policy.manifest
+        graph = self._files.read_graph(manifest.graph_digest)
+        if graph is None:
+            return
+        if policy.session.fed:
+            built = build(graph, policy.initializers, manifest)
+            self_test(policy.running(built), golden)
+            policy.session = built
+        elif policy.feedable is None:
+            policy.feedable = open_for(policy, graph, golden)
 
 
 def _decoded(data: bytes) -> Bundle:

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from edge_agent.policies.policy import Policy, Port
+from edge_agent.policies.policy import Policy
+from edge_agent.policies.ports import Port
 from shoal.errors import PolicyRejected
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.policy import (

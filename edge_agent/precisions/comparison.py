@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.environments.env import Environments
+from edge_agent.policies.binding import Binding
 from edge_agent.policies.parity import alike, repeated
-from edge_agent.policies.policy import Binding, Policy
+from edge_agent.policies.policy import Policy
 from edge_agent.precisions.forms import DYNAMIC, FP32, STATIC, Forms
 from shoal.layout import ActionLayout
 from shoal.noise import RUN_ID_BYTES, noise_block
@@ -91,7 +92,7 @@ def distribution_of(policy: Policy, rows: Rows) -> Floats:
     feeds |= {f.input_name(OBSERVATION): leaves[f.path] for f in policy.layout.fields}
     if rows.states is not None:
         feeds[STATE] = rows.states
-    (found,) = policy.session.run([DISTRIBUTION], feeds)
+    (found,) = policy.session.runtime.run([DISTRIBUTION], feeds)
     params: Floats = found
     return params
 

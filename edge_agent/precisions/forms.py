@@ -12,7 +12,7 @@ from pathlib import Path
 import onnxruntime
 
 from edge_agent.policies.policy import Policy
-from edge_agent.precisions.dynamic import dynamic_model, read_tensors
+from shoal.dynamic_twin import dynamic_twin, read_tensors
 from shoal.errors import ConfigError, PolicyRejected, ShoalError
 from shoal.float_twin import decode_reads, float_tensors
 from shoal.layout import ObservationLayout
@@ -171,7 +171,7 @@ def forms_of(sources: Sequence[Source], spec: EnvSpec) -> Forms:
         forms.missing[DYNAMIC] = "there is no fp32 form to make it of"
     else:
         manifest = sources[0].manifest
-        forms.policies[DYNAMIC] = Policy.load(dynamic_model(graph, weights), {}, manifest, layout)
+        forms.policies[DYNAMIC] = Policy.load(dynamic_twin(graph, weights), {}, manifest, layout)
     return forms
 
 
@@ -186,7 +186,7 @@ def _fp32(source: Source, forms: Forms) -> Mapping[str, Array] | None:
     except PolicyRejected as error:
         forms.missing[FP32] = str(error)
         return None
-    reads = decode_reads(int8.session.get_modelmeta().custom_metadata_map)
+    reads = decode_reads(int8.session.runtime.get_modelmeta().custom_metadata_map)
     return float_tensors(source.tensors, reads)
 
 

@@ -23,6 +23,8 @@ MAX_MANIFEST_BYTES = 64 * 1024
 PART_BYTES = 256 * 1024
 SIGNATURE_BYTES = 64
 SIGNING_CONTEXT: Final = b"shoal policy manifest v1\x00"
+DYNAMIC_CONTEXT: Final = b"shoal dynamic twin v1\x00"
+"""Another number for another rule: `shoal.dynamic_twin` has that of this one."""
 PRECISIONS: Final = ("int8", "int8_fp32_head", "fp32")
 # Inputs of every policy graph: an observation of several leaves has one input for each of them,
 # named by `Field.input_name(OBSERVATION)`; the state is there only where a policy has memory.
@@ -99,6 +101,20 @@ class Manifest:
         if not self.float_graph_digest:
             return b""
         return policy_digest(self.float_graph_digest, self.tensors_digest)
+
+    @property
+    def dynamic_twin_digest(self) -> bytes:
+        """The digest of its dynamic twin: 32 bytes; empty where there is none."""
+        if not self.float_graph_digest:
+            return b""
+        return policy_digest(DYNAMIC_CONTEXT + self.float_graph_digest, self.tensors_digest)
+
+    @property
+    def twin_digests(self) -> tuple[bytes, ...]:
+        """Of every form but the published one in which it may act; none where it has no twins."""
+        if not self.float_graph_digest:
+            return ()
+        return self.twin_digest, self.dynamic_twin_digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)

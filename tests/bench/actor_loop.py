@@ -172,7 +172,11 @@ def bare_loop(subject: Subject, policy: Policy, *, bound: bool) -> float:
     noise = noise_block(bytes(RUN_ID_BYTES), 0, plan.steps, plan.envs, spec.action)
     decode = _decoder(spec)
     observations = np.stack([copy.reset(seed=n)[0] for n, copy in enumerate(copies)])
-    run, outputs, binding = policy.session.run, [ACTION, LOG_PROB], policy.bind(observations)
+    run, outputs, binding = (
+        policy.session.runtime.run,
+        [ACTION, LOG_PROB],
+        policy.bind(observations),
+    )
     started_s = time.perf_counter()
     for t in range(plan.steps):
         if bound:
@@ -207,7 +211,7 @@ def decide(subject: Subject, precision: str, envs: int, repeats: int) -> Decisio
         binding.run()
 
     feeds = {OBSERVATION: rows, NOISE: noise}
-    session_us = _median_us(lambda: policy.session.run(outputs, feeds), repeats)
+    session_us = _median_us(lambda: policy.session.runtime.run(outputs, feeds), repeats)
     return Decision(precision, envs, session_us, _median_us(bound, repeats))
 
 

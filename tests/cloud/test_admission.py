@@ -24,7 +24,7 @@ GOOD = encode_chunk(CHUNK)
 
 def standard(*, updates_now: int = 0, max_lag: int = 10) -> Standard:
     versions = KnownVersions(lambda _: None, highest=0)
-    versions.add(1, KnownVersion(0, DIGEST, TWIN))
+    versions.add(1, KnownVersion(0, DIGEST, (TWIN,)))
     return Standard(SPEC, versions, updates_now, max_lag)
 
 

@@ -23,7 +23,7 @@ SPEC = cartpole_spec()
 CHUNK = replace(make_chunk(SPEC), policy_version=1)
 GOOD = encode_chunk(CHUNK)
 VERSIONS = KnownVersions(lambda _: None, highest=0)
-VERSIONS.add(1, KnownVersion(0, DIGEST, bytes(range(32, 64))))
+VERSIONS.add(1, KnownVersion(0, DIGEST, (bytes(range(32, 64)),)))
 STANDARD = Standard(SPEC, VERSIONS, 0, 10)
 
 

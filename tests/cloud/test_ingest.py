@@ -39,7 +39,7 @@ FOREIGN = encode_chunk(replace(CHUNK, spec_fingerprint=bytes(32)))
 
 def standard(*, updates_now: int = 0, max_lag: int = 10) -> Standard:
     versions = KnownVersions(lambda _: None, highest=0)
-    versions.add(1, KnownVersion(0, DIGEST, TWIN))
+    versions.add(1, KnownVersion(0, DIGEST, (TWIN,)))
     return Standard(SPEC, versions, updates_now, max_lag)
 
 

@@ -1,4 +1,4 @@
-"""From the learner's weights to a chunk that is admitted: an int8 policy that acts as its twin."""
+"""From the learner's weights to a chunk that is admitted: an int8 policy that acts as a twin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloud_learner.journal.reproduce import RunnablePolicy, recompute
 from cloud_learner.models.policy import build_policy
 from cloud_learner.quantization.quantize import Quantizer
 from cloud_learner.quantization.sample import probe_sample
-from cloud_learner.quantization.session import open_twin
+from cloud_learner.quantization.session import open_dynamic_twin, open_twin
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard, decide
 from edge_agent.acting.actor import Actor
 from edge_agent.config import EnvConfig
@@ -29,7 +29,7 @@ from shoal.trajectory import decode_chunk, encode_chunk
 RUN = bytes(range(16))
 
 
-@pytest.mark.parametrize("wanted", ["fp32", "auto"])
+@pytest.mark.parametrize("wanted", ["fp32", "int8_dynamic", "auto"])
 def test_a_device_acts_with_what_it_chose_and_the_learner_takes_it_and_makes_it_again(
     wanted: Wanted, tmp_path: Path
 ) -> None:
@@ -64,18 +64,24 @@ def test_a_device_acts_with_what_it_chose_and_the_learner_takes_it_and_makes_it_
             encode_chunk(Actor(environments, run_id=RUN, chunk_steps=32).rollout(policy))
         )
     manifest, choice = published.manifest, chooser.choice
-    digests = {"int8": manifest.digest, "fp32": manifest.twin_digest}
+    digests = {
+        "int8": manifest.digest,
+        "fp32": manifest.twin_digest,
+        "int8_dynamic": manifest.dynamic_twin_digest,
+    }
     assert chunk.policy_digest == digests[choice.precision]
     if wanted == "auto":
-        assert min(choice.int8_us, choice.fp32_us) > 0
+        assert set(choice.times_us) == {"int8", "fp32", "int8_dynamic"}
+        assert min(choice.times_us.values()) > 0
 
     versions = KnownVersions(lambda _: None, highest=1)
     versions.add(1, KnownVersion.of(manifest))
     verdict = decide(chunk, Standard(spec, versions, updates_now=0, max_lag=10))
     assert verdict.disposition is Disposition.TRAINED
 
-    if choice.precision == "fp32":
-        session = open_twin(
+    if choice.precision != "int8":
+        opens = {"fp32": open_twin, "int8_dynamic": open_dynamic_twin}
+        session = opens[choice.precision](
             quantizer.graphs["int8"],
             decode_tensors(decode_bundle(published.bundle).tensors),
             quantizer.graphs["fp32"],
@@ -86,7 +92,7 @@ def test_a_device_acts_with_what_it_chose_and_the_learner_takes_it_and_makes_it_
             RUN,
             spec,
             RunnablePolicy(
-                manifest.twin_digest,
+                digests[choice.precision],
                 0.0,
                 lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True)),
             ),

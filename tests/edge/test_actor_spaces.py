@@ -106,7 +106,7 @@ def test_every_leaf_of_a_dict_reaches_the_input_of_its_name(envs: int) -> None:
             "observation.grid": np.stack([g["grid"] for g in given_in]) - ROVER["grid"].start,  # type: ignore[attr-defined]
             "noise": noise[t],
         }
-        action, log_prob = policy.session.run(["action", "log_prob"], feed)
+        action, log_prob = policy.session.runtime.run(["action", "log_prob"], feed)
         assert np.array_equal(chunk.actions[t], action)
         assert np.array_equal(chunk.log_probs[t], log_prob)
 

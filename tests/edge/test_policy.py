@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from strategies import some_observations
 
-from edge_agent.policies.policy import Policy, Port
+from edge_agent.policies.policy import Policy
+from edge_agent.policies.ports import Port
 from shoal.errors import PolicyRejected
 from shoal.layout import ActionLayout, ObservationLayout
 from shoal.noise import noise_block
@@ -33,7 +34,9 @@ def test_actions_and_log_probabilities_follow_from_the_distribution_and_the_nois
 ) -> None:
     policy = publisher.policy()
     observations, noise = inputs(publisher.spec, 64)
-    (logits,) = policy.session.run(["distribution"], {"observation": observations, "noise": noise})
+    (logits,) = policy.session.runtime.run(
+        ["distribution"], {"observation": observations, "noise": noise}
+    )
     decided = policy.act(observations, noise)
     assert decided.actions.dtype == np.int64
     assert np.array_equal(decided.actions, (logits + noise).argmax(axis=1))
@@ -47,7 +50,9 @@ def test_actions_and_log_probabilities_follow_from_the_distribution_and_the_nois
 def test_box_actions_keep_their_shape_and_are_not_clipped(make_publisher: type[Publisher]) -> None:
     policy = make_publisher(spec=BOX_LIKE).policy()
     observations, noise = inputs(BOX_LIKE, 32)
-    (mean,) = policy.session.run(["distribution"], {"observation": observations, "noise": noise})
+    (mean,) = policy.session.runtime.run(
+        ["distribution"], {"observation": observations, "noise": noise}
+    )
     decided = policy.act(observations, noise)
     assert decided.actions.shape == (32, 2, 2)
     np.testing.assert_allclose(decided.actions.reshape(32, 4), mean + 3 * noise, rtol=1e-6)
@@ -146,7 +151,7 @@ def test_without_the_optimiser_it_decides_bit_for_bit_as_with_it(
     assert manifest.precision == "int8"
     observations, noise = inputs(publisher.spec, 64)
     plain = Policy.load(weights.graph, weights.tensors, manifest).act(observations, noise)
-    monkeypatch.setattr("edge_agent.policies.policy._WORTH_OPTIMISING", (b"",))
+    monkeypatch.setattr("edge_agent.policies.session._WORTH_OPTIMISING", (b"",))
     optimised = Policy.load(weights.graph, weights.tensors, manifest).act(observations, noise)
     assert plain.actions.tobytes() == optimised.actions.tobytes()
     assert plain.log_probs.tobytes() == optimised.log_probs.tobytes()

@@ -1,4 +1,4 @@
-"""What acts is saved a moment later, and what came in that moment once."""
+"""What acts is settled and saved a moment later, and what came in that moment once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Store:
     def __init__(self) -> None:
         self.accepted = 0
         self.saved: list[int] = []
+        self.settled: list[int] = []
         self.saving, self.may_end = threading.Event(), threading.Event()
         self.done = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -34,7 +35,11 @@ class Store:
         for changed in self._listeners:
             changed()
 
+    def settle(self) -> None:
+        self.settled.append(self.accepted)
+
     def save(self) -> None:
+        assert self.settled[-1:] == [self.accepted] or self.saved
         self.saved.append(self.accepted)
         self.saving.set()
         assert self.may_end.wait(10.0)

@@ -1,8 +1,8 @@
-"""int8 as published or its float twin: the faster acts, and int8 whenever anything is wrong."""
+"""int8 as published or a twin of it: the fastest acts, and int8 whenever anything is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 from networks import make_case, of_kind
 
 from cloud_learner.downlink.published import Circumstances, Published, sign_policy
 from cloud_learner.quantization.quantize import Quantizer
 from edge_agent.acting.actor import Actor
 from edge_agent.events import Events
-from edge_agent.policies.parity import alike
+from edge_agent.policies.parity import LOOKS, alike, check_parity, decision_us
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_store import PolicyStore
-from edge_agent.policies.precision import FASTER_BY, PrecisionChooser, Wanted, faster_of
+from edge_agent.policies.precision import FASTER_BY, PrecisionChooser, Wanted, fastest_of
 from shoal import float_twin
-from shoal.layout import ActionLayout
-from shoal.policy import policy_digest, sha256
+from shoal.errors import PolicyRejected
+from shoal.layout import ActionLayout, ObservationLayout
+from shoal.policy import Golden, policy_digest, sha256
 from shoal.spaces import Box, Dict, Discrete, unbounded
 
 CASE = make_case(unbounded((4,)), Discrete(2))
@@ -32,18 +35,16 @@ FLEET = "pond"
 RUN = bytes(range(16))
 
 
-class FakeClock:
-    """Makes the measurement of int8 and fp32 take as long as it is told."""
+class FakeTimes:
+    """Has the forms of a policy take as long as it is told."""
 
-    def __init__(self, int8_s: float, fp32_s: float) -> None:
+    def __init__(self, int8_us: float, fp32_us: float, int8_dynamic_us: float = 1000.0) -> None:
         self.asked = 0
-        self._now_s = 0.0
-        self._steps = {2: int8_s, 4: fp32_s}  # of the five readings in a turn, behind the first
+        self.times_us = {"int8": int8_us, "fp32": fp32_us, "int8_dynamic": int8_dynamic_us}
 
-    def __call__(self) -> float:
-        self._now_s += self._steps.get((self.asked - 1) % 5, 0.0) if self.asked else 0.0
+    def __call__(self, policies: Sequence[Policy], golden: Golden, envs: int) -> Sequence[float]:
         self.asked += 1
-        return self._now_s
+        return [self.times_us[policy.precision] for policy in policies]
 
 
 @dataclass
@@ -92,10 +93,11 @@ class Device:
         self._learner = learner
         self._stack = ExitStack()
 
-    def start(self, wanted: Wanted, clock: Callable[[], float] | None = None) -> PolicyStore:
+    def start(self, wanted: Wanted, times: FakeTimes | None = None) -> PolicyStore:
         self._stack.close()
-        timed = {} if clock is None else {"clock": clock}
-        self.chooser = PrecisionChooser(wanted, spec=SPEC, envs=2, events=self.events, **timed)
+        self.chooser = PrecisionChooser(
+            wanted, spec=SPEC, envs=2, events=self.events, times_of=times
+        )
         return self._stack.enter_context(
             PolicyStore(
                 self._directory,
@@ -125,8 +127,9 @@ def device(tmp_path: Path, learner: Learner) -> Iterator[Device]:
     made.stop()
 
 
-FP32_FASTER = (10e-6, 5e-6)
-INT8_FASTER = (5e-6, 10e-6)
+FP32_FASTER = (10.0, 5.0)
+INT8_FASTER = (5.0, 10.0)
+DYNAMIC_FASTER = (10.0, 20.0, 7.0)
 
 
 def precision_of(store: PolicyStore) -> str:
@@ -150,46 +153,163 @@ def test_without_being_asked_a_device_acts_with_what_was_published(
 def test_auto_acts_with_the_faster_and_says_what_it_measured(
     device: Device, learner: Learner
 ) -> None:
-    store = device.start("auto", FakeClock(*FP32_FASTER))
+    store = device.start("auto", FakeTimes(*FP32_FASTER))
     published = learner.publish(1)
     policy = store.offer(published.bundle, learner.fetch)
     assert store.current is policy
     assert policy.precision == "fp32"
     choice = device.chooser.choice
     assert choice.precision == "fp32"
-    assert choice.fp32_us == pytest.approx(choice.int8_us / 2)
+    assert choice.times_us == {"int8": 10.0, "fp32": 5.0, "int8_dynamic": 1000.0}
     (event,) = device.said()
     assert event[0] == "precision_chosen"
     assert "fp32 acts" in event[1]
 
 
 def test_auto_keeps_int8_where_it_is_faster(device: Device, learner: Learner) -> None:
-    store = device.start("auto", FakeClock(*INT8_FASTER))
+    store = device.start("auto", FakeTimes(*INT8_FASTER))
     store.offer(learner.publish(1).bundle, learner.fetch)
     assert precision_of(store) == "int8"
-    assert device.chooser.choice.int8_us > 0
     asked = len(learner.asked)
     store.offer(learner.publish(2).bundle, learner.fetch)
     assert (precision_of(store), len(learner.asked)) == ("int8", asked)
 
 
 def test_a_little_faster_is_not_enough() -> None:
-    assert faster_of(10.0, 10.0 * FASTER_BY + 0.01, envs=1).precision == "int8"
-    assert faster_of(10.0, 10.0 * FASTER_BY - 0.01, envs=1).precision == "fp32"
+    enough = 10.0 * FASTER_BY
+    for us, precision in ((enough + 0.01, "int8"), (enough - 0.01, "fp32")):
+        assert fastest_of({"int8": 10.0, "fp32": us}, envs=1).precision == precision
+    for us, precision in ((enough + 0.01, "fp32"), (enough - 0.01, "int8_dynamic")):
+        times_us = {"int8": 90.0, "fp32": 10.0, "int8_dynamic": us}
+        assert fastest_of(times_us, envs=1).precision == precision
+
+
+@given(times_us=st.tuples(*[st.floats(0.1, 1e6)] * 3))
+def test_what_acts_is_never_much_slower_than_the_fastest(
+    times_us: tuple[float, float, float],
+) -> None:
+    by_name = dict(zip(("int8", "fp32", "int8_dynamic"), times_us, strict=True))
+    chosen = fastest_of(by_name, envs=1)
+    assert by_name[chosen.precision] <= min(times_us) / FASTER_BY**2
+    assert by_name[chosen.precision] <= by_name["int8"]
+    assert chosen.times_us == by_name
+
+
+def test_auto_acts_with_dynamic_ranges_where_they_are_the_fastest(
+    device: Device, learner: Learner
+) -> None:
+    times = FakeTimes(*DYNAMIC_FASTER)
+    store = device.start("auto", times)
+    published = learner.publish(1)
+    policy = store.offer(published.bundle, learner.fetch)
+    assert (policy.precision, precision_of(store)) == ("int8_dynamic", "int8_dynamic")
+    assert policy.digest == published.manifest.dynamic_twin_digest
+    ((name, message),) = device.said()
+    assert name == "precision_chosen"
+    assert "int8_dynamic 7.0 µs" in message
+    store.offer(learner.publish(2).bundle, learner.fetch)
+    assert (precision_of(store), times.asked, device.said()) == ("int8_dynamic", 1, [])
+
+
+def test_dynamic_ranges_that_decide_otherwise_leave_the_others_to_choose_from(
+    device: Device, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlike(self: Policy, float_graph: bytes, tensors: Any) -> Policy:  # noqa: ANN401
+        last = max(name for name in tensors if name.startswith("weight.") and name[-1].isdigit())
+        return right(self, float_graph, {**tensors, last: -tensors[last]})
+
+    right = Policy.dynamic_twin
+    monkeypatch.setattr(Policy, "dynamic_twin", unlike)
+    for times, precision in ((DYNAMIC_FASTER, "int8"), ((10.0, 8.0, 1.0), "fp32")):
+        learner.key = Ed25519PrivateKey.generate()
+        store = device.start("auto", FakeTimes(*times))
+        store.offer(learner.publish(1).bundle, learner.fetch)
+        assert precision_of(store) == precision
+        ((name, message),) = device.said()
+        assert name == "precision_chosen"
+        assert "not the dynamic twin: it does not decide like int8" in message
+
+
+def test_dynamic_ranges_act_where_they_are_asked_for_by_name(
+    device: Device, learner: Learner
+) -> None:
+    store = device.start("int8_dynamic")
+    assert store.offer(learner.publish(1).bundle, learner.fetch).precision == "int8_dynamic"
+    assert store.offer(learner.publish(2).bundle, learner.fetch).precision == "int8_dynamic"
+    store = device.start("int8_dynamic")  # without the network
+    assert precision_of(store) == "int8_dynamic"
+    store.offer(learner.publish(3, spoil=True).bundle, learner.fetch)
+    assert precision_of(store) == "int8"
+    assert [name for name, _ in device.said()][-1] == "dynamic_twin_unusable"
+
+
+def test_a_dynamic_twin_is_held_against_int8_for_as_many_rows_as_it_decides_for_at_once() -> None:
+    quantized = Quantizer(CASE.policy, kl_max=np.inf)
+    tensors = quantized.quantize(CASE.policy, CASE.sample).tensors
+    learner = Learner(quantized)
+    manifest = learner.publish(1).manifest
+    policy = Policy.load(
+        quantized.graphs["int8"], tensors, manifest, ObservationLayout.of(SPEC.observation)
+    )
+    twin = policy.dynamic_twin(quantized.graphs["fp32"], tensors)
+    observations = CASE.sample.observations[:8].copy()
+    observations[7] *= 1e6  # one row alone that stretches the range of all
+    noise = CASE.noise[:8]
+    asked = policy.act(observations, noise)
+    golden = Golden(observations, noise, asked.actions, asked.log_probs)
+    action = ActionLayout.of(SPEC.action)
+    check_parity(policy, twin, golden, action, envs=1)
+    assert not np.array_equal(
+        twin.act(observations, noise).log_probs[:7], twin.act(observations[:7], noise[:7]).log_probs
+    )
+    float_twin_of = policy.twin(quantized.graphs["fp32"], tensors)
+    check_parity(policy, float_twin_of, golden, action, envs=1)
+    broken = Golden(observations, noise, asked.actions, asked.log_probs + np.float32(1.0))
+    with pytest.raises(PolicyRejected, match="does not decide like int8"):
+        check_parity(policy, twin, broken, action, envs=1)
+
+
+class TimedPolicy:
+    """Takes so long on a clock of its own."""
+
+    def __init__(self, name: str, run_s: float, clock: list[float]) -> None:
+        self.name, self.runs = name, 0
+        self.noise = np.zeros((1, 1), np.float32)
+        self._run_s, self._clock = run_s, clock
+
+    def bind(self, observation: Any) -> TimedPolicy:  # noqa: ANN401
+        return self
+
+    def run(self) -> None:
+        self.runs += 1
+        self._clock[0] += self._run_s
+
+
+def test_a_form_that_is_much_slower_is_told_after_a_few_runs() -> None:
+    now_s = [0.0]
+    forms = [TimedPolicy("a", 2e-5, now_s), TimedPolicy("b", 1e-5, now_s)]
+    slow = TimedPolicy("slow", 0.02, now_s)
+    golden = Golden(
+        np.zeros((1, 1)), np.zeros((1, 1), np.float32), np.zeros(1), np.zeros(1, np.float32)
+    )
+    policies: Any = [*forms, slow]
+    times_us = decision_us(policies, golden, 1, lambda: now_s[0])
+    assert times_us == pytest.approx([20.0, 10.0, 20_000.0])
+    assert slow.runs == LOOKS
+    assert min(form.runs for form in forms) > 10 * LOOKS
 
 
 def test_it_is_measured_once_for_an_architecture_however_the_next_version_would_time(
     device: Device, learner: Learner
 ) -> None:
-    clock = FakeClock(*FP32_FASTER)
-    store = device.start("auto", clock)
+    times = FakeTimes(*FP32_FASTER)
+    store = device.start("auto", times)
     store.offer(learner.publish(1).bundle, learner.fetch)
-    readings = clock.asked
-    clock._steps = {2: 1e-6, 4: 9e-6}
+    times.times_us = {"int8": 1.0, "fp32": 9.0, "int8_dynamic": 1.0}
     for version in range(2, 6):
         store.offer(learner.publish(version).bundle, learner.fetch)
         assert precision_of(store) == "fp32"
-    assert clock.asked == readings
+    assert times.asked == 1
     assert len(device.said()) == 1
 
 
@@ -220,13 +340,14 @@ def test_a_chunk_names_the_digest_of_what_really_acted(
         for wanted, digest in (
             ("int8", manifest.digest),
             ("fp32", policy_digest(manifest.float_graph_digest, manifest.tensors_digest)),
+            ("int8_dynamic", manifest.dynamic_twin_digest),
         ):
             store = device.start(wanted)  # type: ignore[arg-type]
             assert store.lacks_twin == (wanted == "fp32")
             policy = store.offer(published.bundle, learner.fetch)
             chunk = Actor(environments, run_id=RUN, chunk_steps=4).rollout(policy)
             assert (chunk.policy_version, chunk.policy_digest) == (1, digest)
-    assert manifest.twin_digest == digest != manifest.digest
+    assert len({manifest.digest, *manifest.twin_digests}) == 3
 
 
 def test_the_twin_acts_again_after_a_restart_without_the_network(
@@ -236,7 +357,7 @@ def test_the_twin_acts_again_after_a_restart_without_the_network(
     for wanted in modes:
         store = device.start("fp32")
         store.offer(learner.publish(1).bundle, learner.fetch)
-        store = device.start(wanted, FakeClock(*FP32_FASTER))
+        store = device.start(wanted, FakeTimes(*FP32_FASTER))
         assert precision_of(store) == "fp32"
     assert len(learner.asked) == 2
 
@@ -269,7 +390,7 @@ def test_a_twin_that_decides_otherwise_does_not_act(
 
     right = float_twin.float_tensors
     monkeypatch.setattr("edge_agent.policies.policy.float_tensors", turned)
-    store = device.start("auto", FakeClock(*FP32_FASTER))
+    store = device.start("auto", FakeTimes(*FP32_FASTER))
     policy = store.offer(learner.publish(1).bundle, learner.fetch)
     assert (policy.precision, precision_of(store)) == ("int8", "int8")
     ((name, message),) = device.said()
@@ -313,10 +434,13 @@ def test_a_version_without_a_twin_acts_as_it_is_and_the_device_says_so(
     assert "without a float twin" in device.said()[0][1]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "name"), [("fp32", "float twin"), ("int8_dynamic", "dynamic twin")]
+)
 def test_a_twin_that_fails_while_acting_hands_over_to_its_own_int8_form(
-    device: Device, learner: Learner
+    device: Device, learner: Learner, wanted: Wanted, name: str
 ) -> None:
-    store = device.start("fp32")
+    store = device.start(wanted)
     twin = store.offer(learner.publish(1).bundle, learner.fetch)
     instead = store.condemn(twin, "non_finite")
     assert instead is not None
@@ -324,7 +448,7 @@ def test_a_twin_that_fails_while_acting_hands_over_to_its_own_int8_form(
     assert store.rejections["non_finite"] == 1
     store.offer(learner.publish(2).bundle, learner.fetch)
     assert precision_of(store) == "int8"
-    assert device.chooser.choice.reason == "the float twin failed while acting"
+    assert device.chooser.choice.reason == f"the {name} failed while acting"
 
 
 def test_the_graphs_of_twins_are_kept_as_long_as_their_versions(
@@ -337,7 +461,8 @@ def test_the_graphs_of_twins_are_kept_as_long_as_their_versions(
     assert names == {digest.hex() for digest in learner.graphs}
 
 
-def test_a_policy_with_memory_has_a_twin_that_remembers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", ["fp32", "int8_dynamic"])
+def test_a_policy_with_memory_has_twins_that_remember(wanted: Wanted, tmp_path: Path) -> None:
     case = make_case(unbounded((4,)), Discrete(2), of_kind("lstm"))
     quantizer = Quantizer(case.policy, kl_max=np.inf)
     learner, graph = Learner(quantizer), quantizer.graphs["int8"]
@@ -350,7 +475,7 @@ def test_a_policy_with_memory_has_a_twin_that_remembers(tmp_path: Path) -> None:
         learner.key,
         float_graph=learner.float_graph,
     )
-    chooser = PrecisionChooser("fp32", spec=case.spec)
+    chooser = PrecisionChooser(wanted, spec=case.spec, envs=3)
     with PolicyStore(
         tmp_path,
         fleet=FLEET,
@@ -359,7 +484,7 @@ def test_a_policy_with_memory_has_a_twin_that_remembers(tmp_path: Path) -> None:
         chooser=chooser,
     ) as store:
         policy = store.offer(published.bundle, learner.fetch)
-    assert (policy.precision, policy.memory) == ("fp32", 16)
+    assert (policy.precision, policy.memory) == (wanted, 16)
 
 
 def test_actions_are_alike_when_whole_numbers_are_equal_and_others_near() -> None:

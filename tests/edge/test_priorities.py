@@ -64,7 +64,9 @@ def test_an_actor_reports_them_if_the_manifest_asks() -> None:
             noise = np.zeros((2, 2), np.float32)
             q = np.stack(
                 [
-                    policy.session.run(["distribution"], {"observation": row, "noise": noise})[0]
+                    policy.session.runtime.run(
+                        ["distribution"], {"observation": row, "noise": noise}
+                    )[0]
                     for row in chunk.observations
                 ]
             )

@@ -48,7 +48,7 @@ VITALS = Vitals(
     resent_chunks=10,
     learner_ack_age_s=-1.0,
     ledger=(RunLedger(RUN, 5, Ranges.of([3, 4]), Ranges.of([1])),),
-    choice=Choice("fp32", "measured", 20.5, 12.5),
+    choice=Choice("fp32", "measured", {"int8": 20.5, "fp32": 12.5}),
 )
 
 
@@ -68,7 +68,7 @@ def test_a_report_says_all_that_was_measured() -> None:
     assert report.learner_ack_age_s == -1.0
     assert (report.active_version, report.active_digest) == (7, b"d" * 32)
     assert (report.active_precision, report.precision_reason) == ("fp32", "measured")
-    assert (report.int8_us, report.fp32_us) == (20.5, 12.5)
+    assert (report.int8_us, report.fp32_us, report.int8_dynamic_us) == (20.5, 12.5, 0.0)
     assert report.ledger[0].produced == 5
     assert Ranges.from_pb(report.ledger[0].spooled) == Ranges.of([3, 4])
     assert Ranges.from_pb(report.ledger[0].dropped) == Ranges.of([1])

@@ -30,6 +30,9 @@ class FakeFleet(fleet_pb2_grpc.FleetServicer):
         self.held: threading.Event | None = None
         self.asked: list[str] = []
         self.policies: list[fleet_pb2.PolicyInfo] = []
+        self.produced = 8
+        self.reasons: list[str] = []
+        self.gradients: dict[str, int] = {}
 
     def ListDevices(  # noqa: N802 - the name in the proto
         self, request: fleet_pb2.ListDevicesRequest, context: grpc.ServicerContext
@@ -38,6 +41,8 @@ class FakeFleet(fleet_pb2_grpc.FleetServicer):
         if self.held is not None:
             self.held.wait(20)
         devices = [_device("pi-1"), _device("pi-2")]
+        devices[1].reasons.extend(self.reasons)
+        devices[1].gradients.update(self.gradients)
         return fleet_pb2.ListDevicesResponse(devices=devices)
 
     def DescribeDevice(  # noqa: N802 - the name in the proto
@@ -62,7 +67,9 @@ class FakeFleet(fleet_pb2_grpc.FleetServicer):
     def Audit(  # noqa: N802 - the name in the proto
         self, request: fleet_pb2.AuditRequest, context: grpc.ServicerContext
     ) -> fleet_pb2.AuditResponse:
-        audit = fleet_pb2.Audit(produced=8, trained=8, balanced=self.balanced)
+        audit = fleet_pb2.Audit(
+            produced=self.produced, trained=self.produced, balanced=self.balanced
+        )
         entry = fleet_pb2.DeviceAudit(device_id="pi-1", audit=audit, telemetry_age_s=1.0)
         return fleet_pb2.AuditResponse(total=audit, devices=[entry])
 
@@ -113,6 +120,28 @@ def test_devices_are_listed(served: Served, capsys: pytest.CaptureFixture[str]) 
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split()[0] == "NAME"
     assert [row.split()[0] for row in rows] == ["pi-1", "pi-2"]
+
+
+def test_a_table_of_devices_says_below_it_why_one_is_degraded(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.fleet.reasons = ["no space left on its disk", "its clock is wrong"]
+    assert run(["devices", "ls", *served.options]) == 0
+    captured = capsys.readouterr()
+    assert "disk" not in captured.out
+    assert captured.err == "pi-2: no space left on its disk (and 1 more)\n"
+    assert run(["devices", "ls", "-o", "wide", *served.options]) == 0
+    captured = capsys.readouterr()
+    assert "its clock is wrong" in captured.out
+    assert captured.err == ""
+
+
+def test_the_audit_of_a_fleet_of_gradients_says_why_there_is_nothing(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.fleet.produced, served.fleet.gradients = 0, {"applied": 4}
+    assert run(["fleet", "audit", *served.options]) == 0
+    assert "keeps no trajectories" in capsys.readouterr().err
 
 
 def test_the_fleet_is_the_one_whose_ca_made_the_identity(served: Served) -> None:

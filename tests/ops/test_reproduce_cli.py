@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, short_run
+from learner_state import OTHER_RUN_ID, RUN_ID, ShortRun, keep_no_trajectories, short_run
 
 from cloud_learner.downlink.kept_policies import KeptPolicies, KeptPolicy
 from cloud_learner.journal.reader import JournalReader
@@ -99,6 +99,7 @@ def test_every_decision_of_an_honest_device_comes_out_again_bit_for_bit(
     assert item["first_difference"] is None
 
 
+@pytest.mark.parametrize("twin", ["fp32", "int8_dynamic"])
 @pytest.mark.parametrize(
     ("env_id", "training"),
     [
@@ -108,22 +109,36 @@ def test_every_decision_of_an_honest_device_comes_out_again_bit_for_bit(
         ("CartPole-v1", DQN),
     ],
 )
-def test_so_does_every_decision_of_a_float_twin(
+def test_so_does_every_decision_of_a_twin_and_it_says_which_that_was(
     env_id: str,
     training: dict[str, str],
+    twin: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = short_run(tmp_path, env_id=env_id, training=training, twin=True)
+    made = short_run(tmp_path, env_id=env_id, training=training, twin=twin)
     assert reproduce(made, "-o", "json") == 0
     (item,) = json.loads(capsys.readouterr().out)["items"]
     assert (item["chunks"], item["reproduced"]) == (6, True)
+    assert item["precisions"] == [twin]
+
+
+def test_decisions_of_a_dynamic_twin_that_differ_need_not_be_the_devices_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, twin="int8_dynamic")
+    assert reproduce(made) == 0
+    assert "acted in int8_dynamic: that comes out bit for bit only on" in capsys.readouterr().out
+    forge(made, 4, lambda chunk: replace(chunk, log_probs=chunk.log_probs * np.float32(1.001)))
+    assert reproduce(made) == 1
+    assert "need not be the device's fault" in capsys.readouterr().out
+    assert reproduce(made, "--tolerance", "0.01") == 0
 
 
 def test_a_twin_is_not_taken_for_its_int8_policy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = short_run(tmp_path, twin=True)
+    made = short_run(tmp_path, twin="fp32")
     digest = made.published[1].digest
     forge(made, 5, lambda chunk: replace(chunk, policy_digest=digest))
     assert reproduce(made, "--seq", "5") == 1
@@ -134,7 +149,7 @@ def test_a_twin_is_not_taken_for_its_int8_policy(
 def test_a_twin_whose_graph_is_gone_is_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = short_run(tmp_path, twin=True)
+    made = short_run(tmp_path, twin="fp32")
     digest = made.published[0].manifest.float_graph_digest
     (made.state.policies / "graphs" / f"{digest.hex()}.onnx").unlink()
     assert reproduce(made) == 1
@@ -306,6 +321,19 @@ def test_a_device_nobody_knows_names_those_there_are(
     made = short_run(tmp_path, chunks=1)
     assert run(["reproduce", "--state", str(made.state.directory), "--device", "pi-9"]) == 1
     assert "it has those of pi-1" in capsys.readouterr().err
+
+
+def test_a_learner_of_gradients_says_that_it_keeps_no_trajectories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = short_run(tmp_path, chunks=0)
+    assert reproduce(made) == 1
+    assert "holds no chunk of 'pi-1'" in capsys.readouterr().err
+    keep_no_trajectories(made)
+    assert reproduce(made) == 1
+    assert 'training.mode = "gradients" keeps no trajectories' in capsys.readouterr().err
+    assert run(["fleet", "curve", "--state", str(made.state.directory)]) == 1
+    assert 'training.mode = "gradients" keeps no trajectories' in capsys.readouterr().err
 
 
 def test_a_directory_without_a_journal_says_so(

@@ -220,7 +220,7 @@ def test_a_policy_is_one_row() -> None:
         age_s=4.0,
     )
     assert table(policy_list([policy]))[1] == [
-        *("v7", DIGEST.hex()[:12], "140", "int8", "1.25e-04", "3", "interval", "4s")
+        *("v7", DIGEST.hex()[:12], "140", "int8", "1.25e-04", "3", "interval", "-", "4s")
     ]
     assert policy_item(policy)["version"] == 7
 

@@ -22,12 +22,22 @@ def onnx_samples() -> dict[str, Message]:
     node = pb.OnnxNode(
         input=["x"], output=["y"], op_type="Cast", attribute=[attribute], domain="com.microsoft"
     )
-    graph = pb.OnnxGraph(node=[node], initializer=[tensor])
+    dimension = pb.OnnxDimension(dim_value=2)
+    shape = pb.OnnxShape(dim=[dimension])
+    tensor_type = pb.OnnxTensorType(elem_type=3, shape=shape)
+    value_type = pb.OnnxType(tensor_type=tensor_type)
+    value = pb.OnnxValue(name="weight.0", type=value_type)
+    graph = pb.OnnxGraph(node=[node], initializer=[tensor], input=[value])
     return {
         "OnnxAttribute": attribute,
+        "OnnxDimension": dimension,
         "OnnxEntry": entry,
         "OnnxGraph": graph,
         "OnnxModel": pb.OnnxModel(graph=graph),
         "OnnxNode": node,
+        "OnnxShape": shape,
         "OnnxTensor": tensor,
+        "OnnxTensorType": tensor_type,
+        "OnnxType": value_type,
+        "OnnxValue": value,
     }

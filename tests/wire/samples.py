@@ -32,6 +32,7 @@ from wire.fleet_samples import (
     telemetry_sample,
 )
 from wire.onnx_samples import onnx_samples
+from wire.policies_samples import policies_samples
 from wire.rollout_samples import rollout_samples
 from wire.slot_samples import slot_samples
 from wire.update_samples import updates
@@ -64,6 +65,7 @@ from shoal.v1 import (
     fleet_pb2,
     onnx_pb2,
     parameter_server_pb2,
+    policies_pb2,
     policy_pb2,
     rollout_pb2,
     slot_pb2,
@@ -86,6 +88,7 @@ MODULES = (
     events_pb2,
     fleet_pb2,
     parameter_server_pb2,
+    policies_pb2,
     policy_pb2,
     rollout_pb2,
     onnx_pb2,
@@ -242,6 +245,7 @@ def _messages() -> dict[str, Message]:
         **enrollment_samples(),
         **fleet_event_samples(),
         **curve_samples(),
+        **policies_samples(telemetry),
         **rollout_samples(),
         **updates(telemetry),
         **onnx_samples(),

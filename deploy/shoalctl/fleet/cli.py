@@ -14,7 +14,7 @@ import typer
 
 from shoal.errors import ShoalError
 from shoal.policy_version import parse_policy_version
-from shoalctl.fleet.curve import DEFAULT_SERVER, curve
+from shoalctl.fleet.curve import DEFAULT_SERVER, NO_TRAJECTORIES, curve
 from shoalctl.fleet.init import init
 from shoalctl.output import Format, printable, write_envelope, write_listing
 
@@ -58,7 +58,7 @@ def devices() -> None:
 
 @policy_app.callback()
 def policy() -> None:
-    """See the policy versions a learner has published."""
+    """See the policy versions a learner has published, compare them, and keep some."""
 
 
 @fleet_app.callback()
@@ -79,11 +79,14 @@ def list_devices(
     timeout_s: Timeout = 10.0,
 ) -> None:
     """List the devices. AGE is the time since a device last reported; the row is that old."""
-    from shoalctl.views.devices import device_list
+    from shoalctl.views.devices import device_list, unwell_lines
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.devices()
     write_listing(device_list(response.devices), output)
+    if output is Format.TABLE:
+        for line in unwell_lines(response.devices):
+            typer.echo(printable(line), err=True)
 
 
 @devices_app.command("events")
@@ -186,7 +189,7 @@ def show_policy(
     output: Output = Format.TABLE,
     timeout_s: Timeout = 10.0,
 ) -> None:
-    """Show all that is known of one policy version: its size, its gaps, and who runs it.
+    """Show all that is known of one policy version: its size, its gaps, and who runs it, and how.
 
     The gap by quantization is KL(fp32 || as published) on recent observations. The gap by staleness
     is KL(trained || that version), as the learner found it in batches that this version alone made.
@@ -195,7 +198,8 @@ def show_policy(
 
     number = parse_policy_version(version)
     with fleet_client(server, identity, timeout_s) as client:
-        item = policy_item(policy_of(client.policies().policies, number))
+        found = policy_of(client.policies().policies, number)
+        item = policy_item(found, client.devices().devices)
     if output in {Format.JSON, Format.YAML}:
         write_envelope("shoal.v1.Policy", [item], output)
         return
@@ -220,6 +224,11 @@ def audit(
 
     with fleet_client(server, identity, timeout_s) as client:
         response = client.audit()
+        of_gradients = not response.total.produced and any(
+            device.gradients for device in client.devices().devices
+        )
+    if of_gradients:
+        typer.echo(NO_TRAJECTORIES, err=True)
     write_listing(audit_list(response), output)
     if not response.total.balanced:
         unbalanced = [entry.device_id for entry in response.devices if not entry.audit.balanced]

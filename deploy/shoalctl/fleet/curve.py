@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 import typer
 
 from shoal.errors import ConfigError, ConnectionFailed, ShoalError
+from shoalctl.reading import reading
 from shoalctl.views.chart import Level, Point, draw_chart
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ WATCH_S: Final = 2.0
 _SHARE: Final = 0.1
 """Of its time that a watch may spend on reading a journal."""
 _ROWS: Final = 16
+NO_TRAJECTORIES: Final = (
+    'training.mode = "gradients" keeps no trajectories: devices send gradients, and the journal '
+    "stays empty; a running learner tells the curve, `shoal fleet curve --server`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class Curve:
         threshold: What counts as solved; None: nothing does.
         algorithm: Its short name, or the class's; empty: not known yet.
         about: Whose it is, for a message.
+        empty: Why there are no points, where there are none.
     """
 
     points: list[Point]
@@ -47,6 +53,7 @@ class Curve:
     threshold: float | None = None
     algorithm: str = ""
     about: str = field(default="", compare=False)
+    empty: str = field(default="no episode has ended yet", compare=False)
 
 
 def curve(
@@ -95,24 +102,25 @@ def curve(
     goes; with --server a running learner tells it since it was started, in every mode. With the
     threshold of the environment and the published score.
     """
-    with _source(state, server, identity, timeout_s) as read:
+    with _source(state, server, identity, timeout_s, watch=watch) as read:
         if watch:
             watch_curve(read, lambda found: lines_of(found, threshold, algorithm))
             return
         found = read()
     if not found.points:
-        raise ShoalError(f"{found.about}: no episode has ended yet")
+        raise ShoalError(f"{found.about}: {found.empty}")
     for line in lines_of(found, threshold, algorithm):
         typer.echo(line)
 
 
 @contextmanager
 def _source(
-    state: Path | None, server: str | None, identity: Path | None, timeout_s: float
+    state: Path | None, server: str | None, identity: Path | None, timeout_s: float, *, watch: bool
 ) -> Iterator[Callable[[], Curve]]:
     """What reads the curve as it is now."""
     if state is not None:
-        yield _Journaled(state).read
+        journaled = _Journaled(state)
+        yield journaled.read if watch else lambda: journaled.read(progress=True)
         return
     if identity is None:
         raise ConfigError(
@@ -146,8 +154,8 @@ class _Journaled:
 
         self._directory = StateDir(path)
 
-    def read(self) -> Curve:
-        """The curve, as far back as the journal goes."""
+    def read(self, *, progress: bool = False) -> Curve:
+        """The curve, as far back as the journal goes; on request stderr says how far it is."""
         from cloud_learner.journal.reader import JournalReader
 
         try:
@@ -158,13 +166,21 @@ class _Journaled:
                 "pip install 'shoal[learner]'; --server needs nothing more"
             ) from error
         with JournalReader(self._directory.journal) as journal:
-            points = points_of(journal.arrivals(), before=journal.gone_steps())
+            chunks: Iterable[Chunk] = journal.arrivals()
+            if progress:
+                total = sum(run.chunks for run in journal.runs())
+                chunks = reading(chunks, "chunks", total=total)
+            points = points_of(chunks, before=journal.gone_steps())
         about = str(self._directory.journal)
         checkpoint = newest_checkpoint(self._directory.checkpoints)
         if checkpoint is None:
             return Curve(points, about=about)
         spec, recipe = checkpoint.spec, checkpoint.recipe
         algorithm = "" if recipe is None else _short(recipe.algorithm)
+        if checkpoint.of_gradients:
+            return Curve(
+                points, spec.env_id, spec.reward_threshold, algorithm, about, NO_TRAJECTORIES
+            )
         return Curve(points, spec.env_id, spec.reward_threshold, algorithm, about)
 
 

@@ -4,11 +4,11 @@
     shoal bench actor --config /etc/shoal/agent.toml
     shoal bench actor --state /var/lib/shoal --env CartPole-v1
 
-fp32, int8 static (as devices act with it) and int8 dynamic (ranges found at every run, made here of
-fp32): the time of one decision for 1 and for N observations, on bound arrays as the control loop
-has it, the part of the observations where the greedy action is that of fp32, and the mean
-KL(fp32 || form). The observations are those that the fp32 form (else int8) meets in a copy of the
-environment.
+fp32, int8 static (as published) and int8 dynamic (ranges found at every run, made of fp32), the
+forms in which a device may act: the time of one decision for 1 and for N observations, on bound
+arrays as the control loop has it, the part of the observations where the greedy action is that of
+fp32, and the mean KL(fp32 || form). The observations are those that the fp32 form (else int8) meets
+in a copy of the environment.
 Nothing is written, and an agent may act meanwhile. It needs neither a checkout nor torch nor onnx.
 """
 
@@ -23,7 +23,10 @@ from typing import NoReturn
 
 from edge_agent.config import AgentConfig, EnvConfig
 from edge_agent.environments.env import make_env
-from edge_agent.policies.precision import faster_of
+from edge_agent.policies.parity import AGREEMENT_MIN
+from edge_agent.policies.precision import DYNAMIC as INT8_DYNAMIC
+from edge_agent.policies.precision import FP32 as FLOAT
+from edge_agent.policies.precision import INT8, fastest_of
 from edge_agent.precisions.comparison import Line, collect, measure
 from edge_agent.precisions.forms import (
     DYNAMIC,
@@ -43,6 +46,7 @@ from shoalctl.measurement.report import Cell, Machine, envelope, table, this_mac
 SCHEMA = "shoal.v1.BenchPrecisions"
 OF_A_POLICY = ("--policy", "--state", "--config")
 """With one of these `shoal bench actor` measures a policy."""
+_ACTS_AS = {STATIC: INT8, FP32: FLOAT, DYNAMIC: INT8_DYNAMIC}
 _ENVS = 8
 _RANGES = (
     ("--envs", "envs", 1, 1024),
@@ -75,18 +79,23 @@ def text_of(machine: Machine, source: str, lines: Sequence[Line], verdict: str) 
 
 
 def verdict_of(lines: Sequence[Line], envs: int) -> str:
-    """What `actor.precision = "auto"` would make of it, which never acts with dynamic ranges."""
-    times = {line.precision: line.p50_us for line in lines if line.envs == envs}
-    static, fp32, dynamic = (times.get(form) for form in (STATIC, FP32, DYNAMIC))
-    if static is None or fp32 is None:
+    """What `actor.precision = "auto"` would make of it, if its golden rows say what these say."""
+    at = {line.precision: line for line in lines if line.envs == envs}
+    times_us, unlike = {}, []
+    for form, precision in _ACTS_AS.items():
+        line = at.get(form)
+        if line is None or line.p50_us is None:
+            continue
+        if precision != INT8 and line.agreement is not None and line.agreement < AGREEMENT_MIN:
+            unlike.append(form)
+        else:
+            times_us[precision] = line.p50_us
+    if INT8 not in times_us or len(times_us) == 1:
         verdict = 'actor.precision = "auto" would act with what was published'
     else:
-        choice = faster_of(static, fp32, envs=envs)
+        choice = fastest_of(times_us, envs=envs)
         verdict = f'actor.precision = "auto" would act with {choice.precision}'
-    others = [time for time in (static, fp32) if time is not None]
-    if dynamic is not None and others and dynamic < min(others):
-        verdict += "; int8 dynamic was faster, but its ranges are nowhere proven and it never acts"
-    return verdict
+    return verdict + "".join(f"; {form} decides too differently" for form in unlike)
 
 
 class _Parser(argparse.ArgumentParser):

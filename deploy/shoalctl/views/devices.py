@@ -67,6 +67,7 @@ def device_item(device: fleet_pb2.Device) -> dict[str, Value]:
         "precision_reason": telemetry.precision_reason,
         "int8_us": measured(telemetry.int8_us),
         "fp32_us": measured(telemetry.fp32_us),
+        "int8_dynamic_us": measured(telemetry.int8_dynamic_us),
         "lag_updates": device.lag_updates,
         "swaps": telemetry.swaps,
         "swap_ms_p99": telemetry.swap_ms_p99,
@@ -244,6 +245,19 @@ def _appetite(item: Item) -> str:
     return f"the learner wants {wants}" + (f", of v{oldest} or newer" if oldest else "")
 
 
+def unwell_lines(devices: Iterable[fleet_pb2.Device]) -> list[str]:
+    """Why devices are not simply online, a line each; of many devices the first."""
+    told = [device for device in devices if device.reasons]
+    lines = [
+        f"{device.device_id}: {device.reasons[0][:_WHY]}"
+        + ("" if len(device.reasons) == 1 else f" (and {len(device.reasons) - 1} more)")
+        for device in told[:_UNWELL]
+    ]
+    if len(told) > _UNWELL:
+        lines.append(f"{len(told) - _UNWELL} more devices say why in `shoal devices ls -o wide`")
+    return lines
+
+
 def _health(item: Item) -> str:
     reasons = cast("list[str]", item["reasons"])
     return str(item["health"]) + (f": {'; '.join(reasons)}" if reasons else "")
@@ -260,6 +274,8 @@ def _in_flight(item: Item) -> str:
     return str(cast("Mapping[str, Value]", item["audit"])["in_flight"])
 
 
+_UNWELL, _WHY = 5, 160
+"""Devices that say why below a table, and how long each may be about it."""
 _DEVICE_COLUMNS = (
     plain("NAME", "device_id"),
     Column("HEALTH", lambda item: str(item["health"])),
@@ -274,6 +290,7 @@ _DEVICE_COLUMNS = (
     plain("PRECISION", "active_precision", wide=True),
     Column("INT8-US", lambda item: _microseconds(item, "int8_us"), wide=True, right=True),
     Column("FP32-US", lambda item: _microseconds(item, "fp32_us"), wide=True, right=True),
+    Column("DYN-US", lambda item: _microseconds(item, "int8_dynamic_us"), wide=True, right=True),
     plain("SLOT", "slot", wide=True),
     plain("BUNDLE", "bundle_version", wide=True),
     plain("ENV", "env_id", wide=True),

@@ -33,8 +33,11 @@ def policy_list(policies: Iterable[fleet_pb2.PolicyInfo]) -> Listing:
     )
 
 
-def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
-    """One published policy version."""
+def policy_item(
+    policy: fleet_pb2.PolicyInfo, devices: Iterable[fleet_pb2.Device] = ()
+) -> dict[str, Value]:
+    """One published policy version; `devices` say in which precision they act with it."""
+    acting = {device.device_id: device.telemetry.active_precision for device in devices}
     return {
         "version": policy.version,
         "digest": policy.digest.hex(),
@@ -49,7 +52,9 @@ def policy_item(policy: fleet_pb2.PolicyInfo) -> dict[str, Value]:
         "bundle_bytes": policy.bundle_bytes,
         "devices_active": policy.devices_active,
         "active_devices": list(policy.active_devices),
+        "active_precisions": {name: acting.get(name) or None for name in policy.active_devices},
         "reason": policy.reason,
+        "pinned": policy.pinned,
         "signed_by": "delegate" if policy.delegation_generation else "policy key",
         "delegation_generation": policy.delegation_generation or None,
         "delegation_not_after_unix_s": policy.delegation_not_after_unix_s or None,
@@ -87,10 +92,12 @@ def describe_policy(item: Item) -> list[str]:
     as_is, as_fp32 = number(item["tensors_bytes"]), number(item["fp32_bytes"])
     gap = item["kl_staleness"]
     stale = NOTHING if gap is None else f"{max(0.0, number(gap)):.2e} nats"
-    running = cast("list[str]", item["active_devices"])
+    precisions = cast("dict[str, str | None]", item["active_precisions"])
+    running = [name + (f" ({acts})" if acts else "") for name, acts in precisions.items()]
     facts = (
         ("Policy", f"v{item['version']}"),
         ("Reason", text(item, "reason")),
+        ("Pinned", "until it is unpinned" if item["pinned"] else "no: retention may delete it"),
         ("Created", f"{created} ({ago(age_text(item, 'age_s'))})"),
         ("Updates", f"{item['updates']} of the optimiser"),
         ("Precision", text(item, "precision")),
@@ -130,6 +137,7 @@ _POLICY_COLUMNS = (
     Column("KL-QUANT", lambda item: f"{number(item['kl_quantization']):.2e}", right=True),
     count("DEVICES", "devices_active"),
     plain("REASON", "reason"),
+    Column("PINNED", lambda item: "yes" if item["pinned"] else NOTHING),
     Column("GRAPH", lambda item: short(item, "graph_digest"), wide=True),
     bytes_cell("SIZE", "bundle_bytes"),
     bytes_cell("FP32", "fp32_bytes"),

@@ -102,7 +102,7 @@ class Appetite(_message.Message):
     def __init__(self, oldest_version: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., sent_seq: _Optional[int] = ..., learner_run_id: _Optional[bytes] = ..., codecs: _Optional[_Iterable[_Union[_trajectory_pb2.Codec, str]]] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us", "wanted_steps_per_s", "oldest_version", "updates_pushed", "updates_applied", "gradient_chunks_dropped", "slot")
+    __slots__ = ("device_id", "run_id", "sent_unix_ms", "uptime_s", "env_steps", "episodes", "steps_per_s", "active_version", "active_digest", "swaps", "swap_ms_p99", "deadline_misses", "rss_bytes", "bytes_up", "bytes_down", "spool_bytes", "resent_chunks", "ledger", "policy_rejections", "learner_ack_age_s", "control_hz_achieved", "active_precision", "precision_reason", "int8_us", "fp32_us", "wanted_steps_per_s", "oldest_version", "updates_pushed", "updates_applied", "gradient_chunks_dropped", "slot", "int8_dynamic_us")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SENT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class Telemetry(_message.Message):
     UPDATES_APPLIED_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_CHUNKS_DROPPED_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
+    INT8_DYNAMIC_US_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     run_id: bytes
     sent_unix_ms: int
@@ -165,7 +166,8 @@ class Telemetry(_message.Message):
     updates_applied: int
     gradient_chunks_dropped: int
     slot: _slot_pb2.SlotReport
-    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., sent_unix_ms: _Optional[int] = ..., uptime_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ..., swaps: _Optional[int] = ..., swap_ms_p99: _Optional[float] = ..., deadline_misses: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., spool_bytes: _Optional[int] = ..., resent_chunks: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[RunLedger, _Mapping]]] = ..., policy_rejections: _Optional[int] = ..., learner_ack_age_s: _Optional[float] = ..., control_hz_achieved: _Optional[float] = ..., active_precision: _Optional[str] = ..., precision_reason: _Optional[str] = ..., int8_us: _Optional[float] = ..., fp32_us: _Optional[float] = ..., wanted_steps_per_s: _Optional[float] = ..., oldest_version: _Optional[int] = ..., updates_pushed: _Optional[int] = ..., updates_applied: _Optional[int] = ..., gradient_chunks_dropped: _Optional[int] = ..., slot: _Optional[_Union[_slot_pb2.SlotReport, _Mapping]] = ...) -> None: ...
+    int8_dynamic_us: float
+    def __init__(self, device_id: _Optional[str] = ..., run_id: _Optional[bytes] = ..., sent_unix_ms: _Optional[int] = ..., uptime_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., active_version: _Optional[int] = ..., active_digest: _Optional[bytes] = ..., swaps: _Optional[int] = ..., swap_ms_p99: _Optional[float] = ..., deadline_misses: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., spool_bytes: _Optional[int] = ..., resent_chunks: _Optional[int] = ..., ledger: _Optional[_Iterable[_Union[RunLedger, _Mapping]]] = ..., policy_rejections: _Optional[int] = ..., learner_ack_age_s: _Optional[float] = ..., control_hz_achieved: _Optional[float] = ..., active_precision: _Optional[str] = ..., precision_reason: _Optional[str] = ..., int8_us: _Optional[float] = ..., fp32_us: _Optional[float] = ..., wanted_steps_per_s: _Optional[float] = ..., oldest_version: _Optional[int] = ..., updates_pushed: _Optional[int] = ..., updates_applied: _Optional[int] = ..., gradient_chunks_dropped: _Optional[int] = ..., slot: _Optional[_Union[_slot_pb2.SlotReport, _Mapping]] = ..., int8_dynamic_us: _Optional[float] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("device_id", "run_id", "event_seq", "sent_unix_ms", "severity", "name", "fields", "message")

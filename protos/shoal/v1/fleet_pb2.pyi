@@ -119,7 +119,7 @@ class DescribeDeviceResponse(_message.Message):
     def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ...) -> None: ...
 
 class PolicyInfo(_message.Message):
-    __slots__ = ("version", "digest", "graph_digest", "updates", "precision", "kl_quantization", "created_unix_ms", "bundle_bytes", "devices_active", "reason", "age_s", "agreement", "kl_staleness", "tensors_bytes", "fp32_bytes", "active_devices", "delegation_generation", "delegation_not_after_unix_s")
+    __slots__ = ("version", "digest", "graph_digest", "updates", "precision", "kl_quantization", "created_unix_ms", "bundle_bytes", "devices_active", "reason", "age_s", "agreement", "kl_staleness", "tensors_bytes", "fp32_bytes", "active_devices", "delegation_generation", "delegation_not_after_unix_s", "pinned")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     GRAPH_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class PolicyInfo(_message.Message):
     ACTIVE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     DELEGATION_GENERATION_FIELD_NUMBER: _ClassVar[int]
     DELEGATION_NOT_AFTER_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     version: int
     digest: bytes
     graph_digest: bytes
@@ -156,7 +157,8 @@ class PolicyInfo(_message.Message):
     active_devices: _containers.RepeatedScalarFieldContainer[str]
     delegation_generation: int
     delegation_not_after_unix_s: int
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., graph_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., precision: _Optional[str] = ..., kl_quantization: _Optional[float] = ..., created_unix_ms: _Optional[int] = ..., bundle_bytes: _Optional[int] = ..., devices_active: _Optional[int] = ..., reason: _Optional[str] = ..., age_s: _Optional[float] = ..., agreement: _Optional[float] = ..., kl_staleness: _Optional[float] = ..., tensors_bytes: _Optional[int] = ..., fp32_bytes: _Optional[int] = ..., active_devices: _Optional[_Iterable[str]] = ..., delegation_generation: _Optional[int] = ..., delegation_not_after_unix_s: _Optional[int] = ...) -> None: ...
+    pinned: bool
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., graph_digest: _Optional[bytes] = ..., updates: _Optional[int] = ..., precision: _Optional[str] = ..., kl_quantization: _Optional[float] = ..., created_unix_ms: _Optional[int] = ..., bundle_bytes: _Optional[int] = ..., devices_active: _Optional[int] = ..., reason: _Optional[str] = ..., age_s: _Optional[float] = ..., agreement: _Optional[float] = ..., kl_staleness: _Optional[float] = ..., tensors_bytes: _Optional[int] = ..., fp32_bytes: _Optional[int] = ..., active_devices: _Optional[_Iterable[str]] = ..., delegation_generation: _Optional[int] = ..., delegation_not_after_unix_s: _Optional[int] = ..., pinned: bool = ...) -> None: ...
 
 class ListPoliciesRequest(_message.Message):
     __slots__ = ("fleet",)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13shoal/v1/onnx.proto\x12\x08shoal.v1\"/\n\tOnnxModel\x12\"\n\x05graph\x18\x07 \x01(\x0b\x32\x13.shoal.v1.OnnxGraph\"X\n\tOnnxGraph\x12 \n\x04node\x18\x01 \x03(\x0b\x32\x12.shoal.v1.OnnxNode\x12)\n\x0binitializer\x18\x05 \x03(\x0b\x32\x14.shoal.v1.OnnxTensor\"v\n\x08OnnxNode\x12\r\n\x05input\x18\x01 \x03(\t\x12\x0e\n\x06output\x18\x02 \x03(\t\x12\x0f\n\x07op_type\x18\x04 \x01(\t\x12*\n\tattribute\x18\x05 \x03(\x0b\x32\x17.shoal.v1.OnnxAttribute\x12\x0e\n\x06\x64omain\x18\x07 \x01(\t\"6\n\rOnnxAttribute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\t\n\x01i\x18\x03 \x01(\x03\x12\x0c\n\x04type\x18\x14 \x01(\x05\"\x90\x01\n\nOnnxTensor\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x03\x12\x11\n\tdata_type\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x08 \x01(\t\x12\x10\n\x08raw_data\x18\t \x01(\x0c\x12*\n\rexternal_data\x18\r \x03(\x0b\x32\x13.shoal.v1.OnnxEntry\x12\x15\n\rdata_location\x18\x0e \x01(\x05\"\'\n\tOnnxEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13shoal/v1/onnx.proto\x12\x08shoal.v1\"/\n\tOnnxModel\x12\"\n\x05graph\x18\x07 \x01(\x0b\x32\x13.shoal.v1.OnnxGraph\"|\n\tOnnxGraph\x12 \n\x04node\x18\x01 \x03(\x0b\x32\x12.shoal.v1.OnnxNode\x12)\n\x0binitializer\x18\x05 \x03(\x0b\x32\x14.shoal.v1.OnnxTensor\x12\"\n\x05input\x18\x0b \x03(\x0b\x32\x13.shoal.v1.OnnxValue\";\n\tOnnxValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04type\x18\x02 \x01(\x0b\x32\x12.shoal.v1.OnnxType\"9\n\x08OnnxType\x12-\n\x0btensor_type\x18\x01 \x01(\x0b\x32\x18.shoal.v1.OnnxTensorType\"G\n\x0eOnnxTensorType\x12\x11\n\telem_type\x18\x01 \x01(\x05\x12\"\n\x05shape\x18\x02 \x01(\x0b\x32\x13.shoal.v1.OnnxShape\"1\n\tOnnxShape\x12$\n\x03\x64im\x18\x01 \x03(\x0b\x32\x17.shoal.v1.OnnxDimension\"\"\n\rOnnxDimension\x12\x11\n\tdim_value\x18\x01 \x01(\x03\"v\n\x08OnnxNode\x12\r\n\x05input\x18\x01 \x03(\t\x12\x0e\n\x06output\x18\x02 \x03(\t\x12\x0f\n\x07op_type\x18\x04 \x01(\t\x12*\n\tattribute\x18\x05 \x03(\x0b\x32\x17.shoal.v1.OnnxAttribute\x12\x0e\n\x06\x64omain\x18\x07 \x01(\t\"6\n\rOnnxAttribute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\t\n\x01i\x18\x03 \x01(\x03\x12\x0c\n\x04type\x18\x14 \x01(\x05\"\x90\x01\n\nOnnxTensor\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x03\x12\x11\n\tdata_type\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x08 \x01(\t\x12\x10\n\x08raw_data\x18\t \x01(\x0c\x12*\n\rexternal_data\x18\r \x03(\x0b\x32\x13.shoal.v1.OnnxEntry\x12\x15\n\rdata_location\x18\x0e \x01(\x05\"\'\n\tOnnxEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ONNXMODEL']._serialized_start=33
   _globals['_ONNXMODEL']._serialized_end=80
   _globals['_ONNXGRAPH']._serialized_start=82
-  _globals['_ONNXGRAPH']._serialized_end=170
-  _globals['_ONNXNODE']._serialized_start=172
-  _globals['_ONNXNODE']._serialized_end=290
-  _globals['_ONNXATTRIBUTE']._serialized_start=292
-  _globals['_ONNXATTRIBUTE']._serialized_end=346
-  _globals['_ONNXTENSOR']._serialized_start=349
-  _globals['_ONNXTENSOR']._serialized_end=493
-  _globals['_ONNXENTRY']._serialized_start=495
-  _globals['_ONNXENTRY']._serialized_end=534
+  _globals['_ONNXGRAPH']._serialized_end=206
+  _globals['_ONNXVALUE']._serialized_start=208
+  _globals['_ONNXVALUE']._serialized_end=267
+  _globals['_ONNXTYPE']._serialized_start=269
+  _globals['_ONNXTYPE']._serialized_end=326
+  _globals['_ONNXTENSORTYPE']._serialized_start=328
+  _globals['_ONNXTENSORTYPE']._serialized_end=399
+  _globals['_ONNXSHAPE']._serialized_start=401
+  _globals['_ONNXSHAPE']._serialized_end=450
+  _globals['_ONNXDIMENSION']._serialized_start=452
+  _globals['_ONNXDIMENSION']._serialized_end=486
+  _globals['_ONNXNODE']._serialized_start=488
+  _globals['_ONNXNODE']._serialized_end=606
+  _globals['_ONNXATTRIBUTE']._serialized_start=608
+  _globals['_ONNXATTRIBUTE']._serialized_end=662
+  _globals['_ONNXTENSOR']._serialized_start=665
+  _globals['_ONNXTENSOR']._serialized_end=809
+  _globals['_ONNXENTRY']._serialized_start=811
+  _globals['_ONNXENTRY']._serialized_end=850
 # @@protoc_insertion_point(module_scope)

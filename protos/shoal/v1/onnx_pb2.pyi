@@ -13,12 +13,48 @@ class OnnxModel(_message.Message):
     def __init__(self, graph: _Optional[_Union[OnnxGraph, _Mapping]] = ...) -> None: ...
 
 class OnnxGraph(_message.Message):
-    __slots__ = ("node", "initializer")
+    __slots__ = ("node", "initializer", "input")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
     node: _containers.RepeatedCompositeFieldContainer[OnnxNode]
     initializer: _containers.RepeatedCompositeFieldContainer[OnnxTensor]
-    def __init__(self, node: _Optional[_Iterable[_Union[OnnxNode, _Mapping]]] = ..., initializer: _Optional[_Iterable[_Union[OnnxTensor, _Mapping]]] = ...) -> None: ...
+    input: _containers.RepeatedCompositeFieldContainer[OnnxValue]
+    def __init__(self, node: _Optional[_Iterable[_Union[OnnxNode, _Mapping]]] = ..., initializer: _Optional[_Iterable[_Union[OnnxTensor, _Mapping]]] = ..., input: _Optional[_Iterable[_Union[OnnxValue, _Mapping]]] = ...) -> None: ...
+
+class OnnxValue(_message.Message):
+    __slots__ = ("name", "type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: OnnxType
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[OnnxType, _Mapping]] = ...) -> None: ...
+
+class OnnxType(_message.Message):
+    __slots__ = ("tensor_type",)
+    TENSOR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    tensor_type: OnnxTensorType
+    def __init__(self, tensor_type: _Optional[_Union[OnnxTensorType, _Mapping]] = ...) -> None: ...
+
+class OnnxTensorType(_message.Message):
+    __slots__ = ("elem_type", "shape")
+    ELEM_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    elem_type: int
+    shape: OnnxShape
+    def __init__(self, elem_type: _Optional[int] = ..., shape: _Optional[_Union[OnnxShape, _Mapping]] = ...) -> None: ...
+
+class OnnxShape(_message.Message):
+    __slots__ = ("dim",)
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    dim: _containers.RepeatedCompositeFieldContainer[OnnxDimension]
+    def __init__(self, dim: _Optional[_Iterable[_Union[OnnxDimension, _Mapping]]] = ...) -> None: ...
+
+class OnnxDimension(_message.Message):
+    __slots__ = ("dim_value",)
+    DIM_VALUE_FIELD_NUMBER: _ClassVar[int]
+    dim_value: int
+    def __init__(self, dim_value: _Optional[int] = ...) -> None: ...
 
 class OnnxNode(_message.Message):
     __slots__ = ("input", "output", "op_type", "attribute", "domain")

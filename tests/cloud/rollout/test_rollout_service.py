@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from policy_logs import seed_of
+from policy_logs import FINGERPRINT, GRAPH, policy, seed_of
 from rollout_cloud import DEADLINE_S, FLEET, PLAN_PB, Cloud, Devices, report, rollout_cloud
 from sim import on_loop
 
@@ -248,6 +248,31 @@ async def test_the_newest_can_be_rolled_out_and_the_one_before_holds_the_others(
         assert rollout.versions.baseline_source == 1
         # Devices have version 2 already: what holds them has to be above it.
         assert (rollout.versions.baseline, rollout.versions.candidate) == (3, 4)
+
+
+@pytest.mark.parametrize("form", ["published", "float twin", "dynamic twin"])
+@on_loop
+async def test_a_device_succeeds_in_whichever_form_it_acts_with_the_candidate(
+    tmp_path: Path, form: str
+) -> None:
+    async with rollout_cloud(tmp_path) as cloud:
+        made = cloud.log.publish(
+            policy(7), graph=GRAPH, updates=9, spec_fingerprint=FINGERPRINT, float_graph=b"float"
+        )
+        cloud.server.announce(made)
+        rollout = await cloud.rollouts.start(plan_with(version=str(made.version)))
+        candidate = cloud.log.get(rollout.versions.candidate)
+        assert candidate is not None
+        manifest = candidate.manifest
+        digests = dict(
+            zip(
+                ("published", "float twin", "dynamic twin"),
+                (manifest.digest, *manifest.twin_digests),
+                strict=True,
+            )
+        )
+        canary = canary_of(cloud)
+        assert await report(cloud, canary, SUCCEEDED, digest=digests[form]) is grpc.StatusCode.OK
 
 
 @on_loop

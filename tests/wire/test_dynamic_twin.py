@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from edge_agent.precisions.dynamic import dynamic_model, read_tensors
+from shoal.dynamic_twin import dynamic_twin, read_tensors
 from shoal.errors import ShoalError
 
 Floats = NDArray[np.float32]
@@ -73,7 +73,7 @@ def test_it_decides_as_the_librarys_dynamic_quantization_does(tmp_path: Path) ->
         quantize_dynamic(before, after, weight_type=QuantType.QInt8, reduce_range=True)
     finally:
         logging.disable(logging.NOTSET)
-    ours = dynamic_model(model, read_tensors(model))
+    ours = dynamic_twin(model, read_tensors(model))
     onnx.checker.check_model(onnx.ModelProto.FromString(ours))
     x = np.random.default_rng(1).normal(size=(6, 2, 7, 7)).astype(np.float32)
     theirs = answer(after.read_bytes(), x)
@@ -87,7 +87,7 @@ def test_it_stays_near_fp32_whatever_the_weights(seed: int, scale: float) -> Non
     model = network(seed=seed)
     x = (scale * np.random.default_rng(seed).normal(size=(4, 2, 7, 7))).astype(np.float32)
     exact = answer(model, x)
-    found = answer(dynamic_model(model, read_tensors(model)), x)
+    found = answer(dynamic_twin(model, read_tensors(model)), x)
     # The worst of all 3003 cases errs by 0.195 of the largest answer.
     assert np.abs(found - exact).max() <= 0.25 * max(1.0, float(np.abs(exact).max()))
 
@@ -95,7 +95,7 @@ def test_it_stays_near_fp32_whatever_the_weights(seed: int, scale: float) -> Non
 def test_a_layer_of_zeros_gives_zeros() -> None:
     model = network(zero=True)
     x = np.ones((1, 2, 7, 7), np.float32)
-    assert not answer(dynamic_model(model, read_tensors(model)), x).any()
+    assert not answer(dynamic_twin(model, read_tensors(model)), x).any()
 
 
 def test_weights_are_read_as_onnx_reads_them_and_the_rest_is_kept() -> None:
@@ -104,7 +104,7 @@ def test_weights_are_read_as_onnx_reads_them_and_the_rest_is_kept() -> None:
     ours = read_tensors(model)
     for each in theirs.graph.initializer:
         np.testing.assert_array_equal(ours[each.name], numpy_helper.to_array(each))
-    made = onnx.ModelProto.FromString(dynamic_model(model, ours))
+    made = onnx.ModelProto.FromString(dynamic_twin(model, ours))
     assert list(made.graph.input) == list(theirs.graph.input)
     assert list(made.metadata_props) == list(theirs.metadata_props)
 

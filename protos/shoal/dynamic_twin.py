@@ -1,8 +1,12 @@
-"""int8 with ranges found at every run, made of a policy's fp32 graph: what a device does itself.
+"""The dynamic twin of a policy: int8 with ranges found at every run, made of its fp32 graph.
 
+A device makes it itself, as it does a float twin (`shoal.float_twin`), and nothing of it travels.
 The arithmetic is that of `onnxruntime.quantization.quantize_dynamic` (weights s8, a scale for each
 tensor, 7 bits as elsewhere): `DynamicQuantizeLinear`, an integer product, one float32 multiply and
-the bias. That function needs the onnx package, which no device has; this needs numpy.
+the bias. That function needs the onnx package, which no device has; this needs numpy, one operation
+at a time on each element, so that integers and scales are equal on every machine.
+
+A range is found over all rows of a run: what is decided for one depends a little on the others.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ def read_tensors(model: bytes) -> dict[str, Array]:
     return tensors
 
 
-def dynamic_model(graph: bytes, tensors: Mapping[str, Array]) -> bytes:
+def dynamic_twin(graph: bytes, tensors: Mapping[str, Array]) -> bytes:
     """A model with dynamic ranges, its weights inside.
 
     Args:
