@@ -20,7 +20,7 @@ SETTINGS = {
 def test_solves_cartpole_with_one_number_a_thousand_times_as_large(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Without a normalizer its return stays at 10 to 30 for ever."""
+    """Without a normalizer it is at a return of 10 to 39 after as many steps and more."""
     monkeypatch.setenv("PYTHONPATH", str(request.config.rootpath / "tests"))
     sets = [f"--set={key}={value}" for key, value in SETTINGS.items()]
     words = ("--mode", "gradients", "--env", "large_cartpole:LargeCartPole", "--seed", "1")
