@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from shoal.checksum import crc32_of_received
+from shoal.checksum import crc32_joined, crc32_of_received
 from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
 
 MAJOR_VERSION = 1
@@ -37,7 +37,14 @@ def frame(message: Message) -> bytes:
     return _HEADER.pack(MAGIC, MAJOR_VERSION, zlib.crc32(payload)) + payload
 
 
-def frame_around(before: Message, number: int, data: bytes | memoryview, after: Message) -> bytes:
+def frame_around(
+    before: Message,
+    number: int,
+    data: bytes | memoryview,
+    after: Message,
+    *,
+    checksum: int | None = None,
+) -> bytes:
     """The frame of a message with one large field, which is copied once rather than four times.
 
     Args:
@@ -45,16 +52,20 @@ def frame_around(before: Message, number: int, data: bytes | memoryview, after: 
         number: Of the field of bytes; `data` is not empty.
         data: What is in it.
         after: The message with the fields of higher numbers alone.
+        checksum: The CRC-32 of `data`, from whoever read it just before; None: it is read here.
     """
     parts = (
         before.SerializeToString(deterministic=True) + bytes_field(number, len(data)),
         data,
         after.SerializeToString(deterministic=True),
     )
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return b"".join((_HEADER.pack(MAGIC, MAJOR_VERSION, checksum), *parts))
+    total = zlib.crc32(parts[0])
+    if checksum is None:
+        total = zlib.crc32(data, total)
+    else:
+        total = crc32_joined(total, checksum, len(data))
+    total = zlib.crc32(parts[-1], total)
+    return b"".join((_HEADER.pack(MAGIC, MAJOR_VERSION, total), *parts))
 
 
 def unframe(cls: type[M], data: bytes, *, max_bytes: int = MAX_CONTROL_BYTES) -> M:
