@@ -23,6 +23,7 @@ _HEADER = struct.Struct("<3sBI")
 HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 256 * 1024  # status, telemetry, event, ack
 MAX_RECORDS = 65_536  # fields of one large message; a parser spends up to 40 times their bytes
+_NUMBER = 0  # the wire type of one
 _BYTES = 2  # the wire type of what says its length
 _MAX_SHIFT = 70  # a number has ten bytes at most, of seven bits each
 _GROUP = (3, 4)  # wire types that nothing of ours writes
@@ -160,6 +161,9 @@ def take_fields(
         if tag & 0x87 == _BYTES and at + 1 < end and payload[at + 1] < 0x80:  # noqa: PLR2004
             start = at + 2  # the commonest by far: a short record of a low number
             at = start + payload[at + 1]
+        elif tag & 0x87 == _NUMBER and at + 2 < end and min(payload[at + 1 : at + 3]) < 0x80:  # noqa: PLR2004
+            at += 2 + (payload[at + 1] >> 7)  # or a number that is not large
+            continue
         else:
             tag, at = _varint(name, payload, at)
             if tag & 7 in _GROUP:
