@@ -36,7 +36,7 @@ RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 TELL_AGAIN_S: Final = 10.0
 """Rejected chunks of a device are told of this often for each reason, with their count."""
-MANY: Final = 32
+MANY: Final = 8
 """Chunks that are opened while the disk is at work; fewer wait for it, to be one commit."""
 _log = get_logger("ingest")
 

@@ -165,14 +165,9 @@ def take_fields(
             at += 2 + (payload[at + 1] >> 7)  # or a number that is not large
             continue
         else:
-            tag, at = _varint(name, payload, at)
-            if tag & 7 in _GROUP:
-                raise WireError(f"{name}: cannot be parsed (it has a group)")
+            tag, start, at = _record(name, payload, at)
             if tag & 7 != _BYTES:
-                at = _after_record(name, payload, began)
                 continue
-            length, start = _varint(name, payload, at)
-            at = start + length
         number = tag >> 3
         if number in numbers:
             if number in found:
@@ -209,6 +204,17 @@ def _check_records(name: str, payload: bytes) -> None:
             raise WireError(f"{name}: cannot be parsed (it ends within a field)")
     if at < end:
         raise LimitExceeded(f"{name}: more than {MAX_RECORDS} fields")
+
+
+def _record(name: str, payload: bytes | memoryview, began: int) -> tuple[int, int, int]:
+    """The tag of a record, where what it holds starts, and where the next one does."""
+    tag, at = _varint(name, payload, began)
+    if tag & 7 in _GROUP:
+        raise WireError(f"{name}: cannot be parsed (it has a group)")
+    if tag & 7 != _BYTES:
+        return tag, at, _after_record(name, payload, began)
+    length, start = _varint(name, payload, at)
+    return tag, start, start + length
 
 
 def _after_record(name: str, payload: bytes | memoryview, at: int) -> int:

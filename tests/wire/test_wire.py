@@ -26,12 +26,12 @@ ENVELOPES = st.builds(
 )
 
 
-@given(ENVELOPES, st.booleans())
+@given(ENVELOPES, st.sampled_from([bytes, memoryview]))
 def test_what_is_taken_and_what_is_left_is_the_message(
-    envelope: pb.TrajectoryEnvelope, view: bool
+    envelope: pb.TrajectoryEnvelope, kind: type[bytes | memoryview]
 ) -> None:
     data = envelope.SerializeToString()
-    rest, found = take_fields(pb.TrajectoryEnvelope, memoryview(data) if view else data, (BODY,))
+    rest, found = take_fields(pb.TrajectoryEnvelope, kind(data), (BODY,))
     assert bytes(found[BODY]) == envelope.body
     envelope.ClearField("body")
     assert rest == envelope
