@@ -26,6 +26,7 @@ class Lane:
     lane = Lane(capacity=4096)
     lane.offer(message)                  # from the network thread
     messages = await lane.take(256)      # on the loop
+    lane.enough = 32                     # `take` waits for so many, until it is set lower
     """
 
     def __init__(self, capacity: int) -> None:
@@ -35,12 +36,25 @@ class Lane:
         self._lock = threading.Lock()
         self._queues: dict[str, deque[Message]] = {}
         self._count = 0
+        self._enough = 1
         self._dropped = 0
 
     @property
     def dropped(self) -> int:
         """Messages that found the lane full."""
         return self._dropped
+
+    @property
+    def enough(self) -> int:
+        """How many messages `take` waits for; set from the event loop."""
+        return self._enough
+
+    @enough.setter
+    def enough(self, count: int) -> None:
+        with self._lock:
+            self._enough = count
+        if self._count >= count:
+            self._filled.set()
 
     def __len__(self) -> int:
         return self._count
@@ -51,18 +65,18 @@ class Lane:
         with self._lock:
             if self._count >= self._capacity and not self._make_room(sender):
                 return False
-            first = not self._count
             self._queues.setdefault(sender, deque()).append(message)
             self._count += 1
-        if first:
+            enough = self._count == self._enough
+        if enough:
             self._loop.call_soon_threadsafe(self._filled.set)
         return True
 
     async def take(self, limit: int) -> list[Message]:
-        """Waits for messages and takes those that are there, `limit` at most."""
-        while not self._count:
+        """Waits for enough messages and takes those that are there, `limit` at most."""
+        while self._count < self._enough:
             self._filled.clear()
-            if not self._count:  # filled just before the clear
+            if self._count < self._enough:  # filled just before the clear
                 await self._filled.wait()
         with self._lock:
             return [self._pop_next() for _ in range(min(limit, self._count))]

@@ -19,8 +19,14 @@ from cloud_learner.training.source import Source
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.acks import Acks
 from cloud_learner.uplink.admission import Standard
-from cloud_learner.uplink.arrivals import Arrival, Refusal, open_chunks, open_reports
-from cloud_learner.uplink.inbox import Inbox
+from cloud_learner.uplink.arrivals import (
+    Arrival,
+    OpenedChunks,
+    Refusal,
+    open_chunks,
+    open_reports,
+)
+from cloud_learner.uplink.inbox import Inbox, Message
 from cloud_learner.uplink.throttle import Throttle
 from shoal.errors import JournalError
 from shoal.logs import get_logger
@@ -30,6 +36,8 @@ RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 TELL_AGAIN_S: Final = 10.0
 """Rejected chunks of a device are told of this often for each reason, with their count."""
+MANY: Final = 8
+"""Chunks that are opened while the disk is at work; fewer wait for it, to be one commit."""
 _log = get_logger("ingest")
 
 JOURNAL_FULL: Final = "journal_full"
@@ -45,6 +53,23 @@ class IngestParts:
     fleet: Fleet
     stats: TrainingStats
     counters: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unopened:
+    """Messages as they came, and what their chunks are held against."""
+
+    messages: Sequence[Message]
+    standard: Standard
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What was opened, and where the journal has it; nowhere when that failed."""
+
+    opened: OpenedChunks
+    positions: list[int | None]
+    failure: JournalError | None = None
 
 
 class Ingest:
@@ -87,6 +112,8 @@ class Ingest:
         self._acks = Acks(parts.journal.decided)
         self._throttle = Throttle(TELL_AGAIN_S, clock=clock)
         self._opened: list[Arrival] = []  # as many as a batch at most wait for the journal
+        self._unopened: _Unopened | None = None  # for a disk that has nothing to do
+        self._committing = False
         self._filled, self._emptied = asyncio.Event(), asyncio.Event()
         self.last_chunk_s: float | None = None
         self.last_report_s: float | None = None
@@ -109,6 +136,7 @@ class Ingest:
     async def serve_chunks(self) -> None:
         """Opens chunks and decides about them, until cancelled.
 
+        While the disk is at work they are opened only when many wait: fewer and larger commits.
         A chunk that came twice may be opened twice: whether it is new, the journal alone says.
         """
         parts = self._parts
@@ -123,17 +151,16 @@ class Ingest:
             if standard is None:
                 parts.counters["chunks_before_spec"] += len(messages)
                 continue
-            opened = await asyncio.to_thread(
-                open_chunks,
-                messages,
-                standard,
-                parts.journal.decided,
-                max_bytes=self._config.max_message_bytes,
-            )
+            unopened = _Unopened(messages, standard)
+            if not self._committing:  # one thread opens them and writes them
+                self._unopened = unopened
+                self._begin_commit()
+                continue
+            opened = await asyncio.to_thread(self._open, unopened)
             self._note_refusals(opened.refusals)
             self._opened += opened.arrivals
             if opened.arrivals:
-                self._filled.set()
+                self._begin_commit()
 
     async def serve_commits(self) -> None:
         """Makes what was decided durable, acknowledges it and hands it on, until cancelled.
@@ -143,9 +170,16 @@ class Ingest:
         while True:
             await self._filled.wait()
             self._filled.clear()
-            arrivals, self._opened = self._opened, []
-            self._emptied.set()
-            await self._settle(arrivals)
+            unopened, self._unopened = self._unopened, None
+            if unopened is not None:
+                await self._open_and_settle(unopened)
+            if self._opened:
+                arrivals, self._opened = self._opened, []
+                self._emptied.set()
+                self._settle(arrivals, await self._commit(arrivals))
+            if not self._filled.is_set():
+                self._committing = False
+                self._parts.inbox.chunks.enough = 1
 
     async def repeat_acks(self) -> None:
         """Repeats recent acknowledgements, since each travels at QoS 0; until cancelled."""
@@ -158,30 +192,68 @@ class Ingest:
             )
             self._acknowledge(due)
 
-    async def _settle(self, arrivals: Sequence[Arrival]) -> None:
-        positions = await self._commit(arrivals)
+    def _begin_commit(self) -> None:
+        self._committing = True
+        self._parts.inbox.chunks.enough = min(MANY, self._config.max_batch_messages)
+        self._filled.set()
+
+    async def _open_and_settle(self, unopened: _Unopened) -> None:
+        tried = await asyncio.to_thread(self._open_and_append, unopened)
+        opened = tried.opened
+        self._note_refusals(opened.refusals)
+        if opened.arrivals:
+            positions = tried.positions or await self._commit(opened.arrivals, tried.failure)
+            self._settle(opened.arrivals, positions)
+
+    def _open(self, unopened: _Unopened) -> OpenedChunks:
+        return open_chunks(
+            unopened.messages,
+            unopened.standard,
+            self._parts.journal.decided,
+            max_bytes=self._config.max_message_bytes,
+        )
+
+    def _open_and_append(self, unopened: _Unopened) -> _Tried:
+        """In a worker thread."""
+        opened = self._open(unopened)
+        entries = [arrival.entry for arrival in opened.arrivals]
+        try:
+            return _Tried(opened, self._parts.journal.append_many(entries) if entries else [])
+        except JournalError as error:
+            return _Tried(opened, [], error)
+
+    def _settle(self, arrivals: Sequence[Arrival], positions: Sequence[int | None]) -> None:
+        """Acknowledges what is durable, and hands it on."""
+        self._parts.fleet.clear_condition(JOURNAL_FULL)
         now_s = self._clock()
         for arrival in arrivals:
             self._acks.heard(arrival.run, oldest_seq=arrival.oldest_seq, now_s=now_s)
         self._acknowledge(dict.fromkeys(arrival.run for arrival in arrivals))
         self._parts.replay.add(self._note_settled(arrivals, positions))
 
-    async def _commit(self, arrivals: Sequence[Arrival]) -> list[int | None]:
-        """Makes decisions durable; while the disk refuses, tries again and nothing is acked."""
-        fleet = self._parts.fleet
+    async def _commit(
+        self, arrivals: Sequence[Arrival], failure: JournalError | None = None
+    ) -> list[int | None]:
+        """Makes decisions durable; while the disk refuses, tries again and nothing is acked.
+
+        Args:
+            arrivals: What was decided.
+            failure: Of a try that was made already.
+        """
         entries = [arrival.entry for arrival in arrivals]
         attempt = 0
         while True:
-            try:
-                positions = await asyncio.to_thread(self._parts.journal.append_many, entries)
-            except JournalError as error:
+            if failure is not None:
                 self._parts.counters["journal_failures"] += 1
-                fleet.raise_condition(JOURNAL_FULL, str(error))
+                self._parts.fleet.raise_condition(JOURNAL_FULL, str(failure))
                 wait_s = backoff(attempt, base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)
                 attempt += 1
                 await asyncio.sleep(wait_s)
+            try:
+                positions = await asyncio.to_thread(self._parts.journal.append_many, entries)
+            except JournalError as error:
+                failure = error
             else:
-                fleet.clear_condition(JOURNAL_FULL)
                 return positions
 
     def _note_settled(

@@ -23,6 +23,8 @@ _PAGE_BYTES: Final = 16_384
 """Of a new file: a chunk of 80 KiB is read and deleted as five pages rather than twenty."""
 _LOG_BYTES: Final = 4 * 1024 * 1024
 """Of the write-ahead log, beyond which it is written back."""
+_READER_PAGES: Final = 8
+"""That the reader keeps: bodies are read once, and a larger cache is memory that is cold."""
 _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run_id BLOB NOT NULL UNIQUE,
@@ -177,7 +179,7 @@ class SpoolFile:
         self._saved = {run.run_id: run for run in runs}
         with self._read_lock:  # now, while the disk is well: a reader that is open stays open
             if self._reader is None:
-                self._reader = self._connect()
+                self._reader = self._connect_reader()
                 self._reader.execute("SELECT count(*) FROM runs").fetchone()
         return [replace(run, spooled=Ranges.of(spooled[run.run_id])) for run in runs]
 
@@ -272,7 +274,7 @@ class SpoolFile:
         with self._read_lock:
             try:
                 if self._reader is None:
-                    self._reader = self._connect()
+                    self._reader = self._connect_reader()
                 row = self._reader.execute(
                     "SELECT policy_version, body FROM chunks WHERE run_id = ? AND seq = ?",
                     (run_id, seq),
@@ -314,6 +316,11 @@ class SpoolFile:
             with contextlib.suppress(sqlite3.Error):
                 self._reader.close()
         self._reader = None
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        reader = self._connect()
+        reader.execute(f"PRAGMA cache_size = {_READER_PAGES:d}")
+        return reader
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(

@@ -58,19 +58,21 @@ def write_column_body(
     return b"".join((before, written.data, _CHECKSUM_TAG, checksum.to_bytes(4, "little")))
 
 
-def check_column_body(body: bytes | memoryview) -> None:
+def check_column_body(body: bytes | memoryview) -> int:
     """Checks that the bytes are those that were written.
+
+    Returns:
+        The CRC-32 of all of them.
 
     Raises:
         WireError: They were damaged.
     """
     end = len(body) - _CHECKSUM_BYTES
-    if (
-        end < 0
-        or body[end : end + 1] != _CHECKSUM_TAG
-        or zlib.crc32(body[:end]) != int.from_bytes(body[end + 1 :], "little")
-    ):
+    checksum = zlib.crc32(memoryview(body)[:end]) if end >= 0 else 0
+    said = body[max(end, 0) :]
+    if said[:1] != _CHECKSUM_TAG or checksum != int.from_bytes(said[1:], "little"):
         raise WireError("chunk: the checksum does not match; bytes were damaged")
+    return zlib.crc32(said, checksum)
 
 
 def read_column_body(body: bytes | memoryview, *, max_bytes: int) -> ColumnBody:

@@ -54,8 +54,9 @@ def encode_envelope(envelope: Envelope) -> bytes:
         WireError: Its body is damaged.
     """
     codec, raw_bytes = codec_of(envelope.body), 0
+    checksum: int | None = None
     if codec == pb.CODEC_COLUMNS:
-        check_column_body(envelope.body)
+        checksum = check_column_body(envelope.body)
     else:
         raw_bytes = content_size_of(envelope.body)
     data = frame_around(
@@ -69,6 +70,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
         _BODY,
         envelope.body,
         pb.TrajectoryEnvelope(oldest_seq=envelope.oldest_seq),
+        checksum=checksum,
     )
     if len(data) > MAX_ENVELOPE_BYTES:
         raise LimitExceeded(

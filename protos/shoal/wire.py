@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from shoal.checksum import crc32_of_received
+from shoal.checksum import crc32_joined, crc32_of_received
 from shoal.errors import LimitExceeded, UnsupportedVersion, WireError
 
 MAJOR_VERSION = 1
@@ -23,6 +23,7 @@ _HEADER = struct.Struct("<3sBI")
 HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 256 * 1024  # status, telemetry, event, ack
 MAX_RECORDS = 65_536  # fields of one large message; a parser spends up to 40 times their bytes
+_NUMBER = 0  # the wire type of one
 _BYTES = 2  # the wire type of what says its length
 _MAX_SHIFT = 70  # a number has ten bytes at most, of seven bits each
 _GROUP = (3, 4)  # wire types that nothing of ours writes
@@ -37,7 +38,14 @@ def frame(message: Message) -> bytes:
     return _HEADER.pack(MAGIC, MAJOR_VERSION, zlib.crc32(payload)) + payload
 
 
-def frame_around(before: Message, number: int, data: bytes | memoryview, after: Message) -> bytes:
+def frame_around(
+    before: Message,
+    number: int,
+    data: bytes | memoryview,
+    after: Message,
+    *,
+    checksum: int | None = None,
+) -> bytes:
     """The frame of a message with one large field, which is copied once rather than four times.
 
     Args:
@@ -45,16 +53,20 @@ def frame_around(before: Message, number: int, data: bytes | memoryview, after: 
         number: Of the field of bytes; `data` is not empty.
         data: What is in it.
         after: The message with the fields of higher numbers alone.
+        checksum: The CRC-32 of `data`, from whoever read it just before; None: it is read here.
     """
     parts = (
         before.SerializeToString(deterministic=True) + bytes_field(number, len(data)),
         data,
         after.SerializeToString(deterministic=True),
     )
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return b"".join((_HEADER.pack(MAGIC, MAJOR_VERSION, checksum), *parts))
+    total = zlib.crc32(parts[0])
+    if checksum is None:
+        total = zlib.crc32(data, total)
+    else:
+        total = crc32_joined(total, checksum, len(data))
+    total = zlib.crc32(parts[-1], total)
+    return b"".join((_HEADER.pack(MAGIC, MAJOR_VERSION, total), *parts))
 
 
 def unframe(cls: type[M], data: bytes, *, max_bytes: int = MAX_CONTROL_BYTES) -> M:
@@ -149,15 +161,13 @@ def take_fields(
         if tag & 0x87 == _BYTES and at + 1 < end and payload[at + 1] < 0x80:  # noqa: PLR2004
             start = at + 2  # the commonest by far: a short record of a low number
             at = start + payload[at + 1]
+        elif tag & 0x87 == _NUMBER and at + 2 < end and min(payload[at + 1 : at + 3]) < 0x80:  # noqa: PLR2004
+            at += 2 + (payload[at + 1] >> 7)  # or a number that is not large
+            continue
         else:
-            tag, at = _varint(name, payload, at)
-            if tag & 7 in _GROUP:
-                raise WireError(f"{name}: cannot be parsed (it has a group)")
+            tag, start, at = _record(name, payload, at)
             if tag & 7 != _BYTES:
-                at = _after_record(name, payload, began)
                 continue
-            length, start = _varint(name, payload, at)
-            at = start + length
         number = tag >> 3
         if number in numbers:
             if number in found:
@@ -194,6 +204,17 @@ def _check_records(name: str, payload: bytes) -> None:
             raise WireError(f"{name}: cannot be parsed (it ends within a field)")
     if at < end:
         raise LimitExceeded(f"{name}: more than {MAX_RECORDS} fields")
+
+
+def _record(name: str, payload: bytes | memoryview, began: int) -> tuple[int, int, int]:
+    """The tag of a record, where what it holds starts, and where the next one does."""
+    tag, at = _varint(name, payload, began)
+    if tag & 7 in _GROUP:
+        raise WireError(f"{name}: cannot be parsed (it has a group)")
+    if tag & 7 != _BYTES:
+        return tag, at, _after_record(name, payload, began)
+    length, start = _varint(name, payload, at)
+    return tag, start, start + length
 
 
 def _after_record(name: str, payload: bytes | memoryview, at: int) -> int:

@@ -21,6 +21,29 @@ async def test_a_lane_wakes_its_reader_from_another_thread() -> None:
 
 
 @on_loop
+async def test_a_lane_gives_what_it_has_once_that_is_enough_or_less_becomes_enough() -> None:
+    lane = Lane(8)
+    lane.enough = 3
+    messages = [Message("topic", bytes([at])) for at in range(5)]
+    async with asyncio.TaskGroup() as group:
+        taking = group.create_task(lane.take(8))
+        for message in messages[:2]:
+            lane.offer(message)
+            await asyncio.sleep(0)
+        assert not taking.done()
+        lane.offer(messages[2])
+        assert await taking == messages[:3]
+        lane.offer(messages[3])
+        taking = group.create_task(lane.take(8))
+        await asyncio.sleep(0)
+        assert not taking.done()
+        lane.enough = 1
+        assert await taking == messages[3:4]
+    lane.offer(messages[4])
+    assert await lane.take(8) == messages[4:]
+
+
+@on_loop
 async def test_the_flood_of_one_device_neither_delays_nor_drops_the_chunks_of_others() -> None:
     lane = Lane(64)
     for number in range(100):

@@ -19,14 +19,16 @@ from cloud_learner.fleet.fleet import Fleet, LearnerFacts
 from cloud_learner.journal.audit import Decided, RunKey
 from cloud_learner.journal.journal import Journal
 from cloud_learner.journal.records import Entry
+from cloud_learner.training.cursor import Cursor
 from cloud_learner.training.replay import Replay
 from cloud_learner.training.stats import TrainingStats
 from cloud_learner.uplink.admission import KnownVersion, KnownVersions, Standard
 from cloud_learner.uplink.arrivals import OpenedChunks, open_chunks
 from cloud_learner.uplink.inbox import Inbox, Message
 from cloud_learner.uplink.ingest import Ingest, IngestParts
-from shoal.errors import WireError
+from shoal.errors import JournalError, WireError
 from shoal.packing import Packing
+from shoal.ranges import Ranges
 from shoal.trajectory import encode_chunk, encode_columns
 
 TWIN = bytes(range(32, 64))
@@ -239,7 +241,7 @@ async def test_while_the_disk_is_full_nothing_is_acked_and_devices_are_still_hea
 
 
 @on_loop
-async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_number(
+async def test_many_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[int] = []
@@ -266,13 +268,17 @@ async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_
     async with ingesting(tmp_path, max_batch_messages=2) as bench:
         device = SimDevice("pi-1")
         with bench.journal._index._lock:  # the disk is slow
-            for groups in (1, 2, 3):  # one is written, and as many as a batch wait
-                bench.inbox.offer(device.message(device.produce(GOOD)))
-                await until(lambda groups=groups: len(opened) == groups)  # type: ignore[misc]
+            bench.inbox.offer(device.message(device.produce(GOOD)))
+            await until(lambda: opened == [1])  # it is written
+            bench.inbox.offer(device.message(device.produce(GOOD)))
+            await asyncio.sleep(0)
+            assert (opened, len(bench.inbox.chunks)) == ([1], 1)  # that is not many
+            bench.inbox.offer(device.message(device.produce(GOOD)))
+            await until(lambda: opened == [1, 2])  # as many as a batch wait for the disk
             for _ in range(5):
                 bench.inbox.offer(device.message(device.produce(GOOD)))
             await asyncio.sleep(0)
-            assert (len(opened), len(bench.inbox.chunks), bench.acks) == (3, 5, [])
+            assert (opened, len(bench.inbox.chunks), bench.acks) == ([1, 2], 5, [])
         await until(lambda: bench.replay.steps == 8 * CHUNK.transitions)
         assert committed[:2] == [1, 2]  # all that was opened meanwhile is one commit
         device.hear_ack(bench.acks[-1][1])
@@ -280,15 +286,75 @@ async def test_chunks_are_opened_while_the_journal_writes_and_wait_in_a_bounded_
 
 
 @on_loop
-async def test_the_same_chunk_twice_in_what_waits_for_the_journal_counts_once(
-    tmp_path: Path,
+async def test_the_few_that_came_while_the_journal_wrote_are_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    committed: list[int] = []
+    append_many = Journal.append_many
+
+    def append_and_note(journal: Journal, entries: Sequence[Entry]) -> list[int | None]:
+        committed.append(len(entries))
+        return append_many(journal, entries)
+
+    monkeypatch.setattr(Journal, "append_many", append_and_note)
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        with bench.journal._index._lock:  # the disk is slow
+            bench.inbox.offer(device.message(device.produce(GOOD)))
+            await until(lambda: committed == [1])
+            for _ in range(5):
+                bench.inbox.offer(device.message(device.produce(GOOD)))
+        await until(lambda: bench.replay.steps == 6 * CHUNK.transitions)
+        assert committed == [1, 5]
+        bench.inbox.offer(device.message(device.produce(GOOD)))  # and the next waits for nothing
+        await until(lambda: bench.replay.steps == 7 * CHUNK.transitions)
+
+
+@on_loop
+async def test_what_is_refused_before_the_journal_leaves_the_way_free(tmp_path: Path) -> None:
     async with ingesting(tmp_path) as bench:
         device = SimDevice("pi-1")
         message = device.message(device.produce(GOOD))
+        bench.inbox.offer(Message(message.topic, b"noise"))
+        await until(lambda: bench.counters["garbage"] == 1)
+        bench.inbox.offer(message)
+        await until(lambda: bench.replay.steps == CHUNK.transitions)
+
+
+@on_loop
+async def test_chunks_that_the_disk_refused_once_are_written_before_those_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_many, tries = Journal.append_many, iter((True, True))
+
+    def refuse_at_first(journal: Journal, entries: Sequence[Entry]) -> list[int | None]:
+        if next(tries, False):
+            raise JournalError("no room")
+        return append_many(journal, entries)
+
+    monkeypatch.setattr(Journal, "append_many", refuse_at_first)
+    async with ingesting(tmp_path) as bench:
+        device = SimDevice("pi-1")
+        for _ in range(3):
+            bench.inbox.offer(device.message(device.produce(GOOD)))
+            await asyncio.sleep(0)
+        await until(lambda: bench.replay.steps == 3 * CHUNK.transitions)
+        assert bench.counters["journal_failures"] == 2
+        kept = bench.journal.since(Cursor(0, Ranges()))
+        assert [record.key.seq for record in kept] == [0, 1, 2]
+
+
+@on_loop
+async def test_the_same_chunk_twice_in_what_waits_for_the_journal_counts_once(
+    tmp_path: Path,
+) -> None:
+    async with ingesting(tmp_path, max_batch_messages=2) as bench:
+        device = SimDevice("pi-1")
+        message = device.message(device.produce(GOOD))
         with bench.journal._index._lock:
-            for _ in range(3):
-                bench.inbox.offer(message)
+            for copies in (1, 2):
+                for _ in range(copies):
+                    bench.inbox.offer(message)
                 await until(lambda: not len(bench.inbox.chunks))
         await until(lambda: bench.counters["duplicates"] == 2)
         assert bench.replay.steps == CHUNK.transitions

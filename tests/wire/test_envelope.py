@@ -22,8 +22,9 @@ from strategies import (
 from shoal import zstd
 from shoal.envelope import MAX_ENVELOPE_BYTES, ChunkKey, Envelope, decode_envelope, encode_envelope
 from shoal.errors import LimitExceeded, WireError
+from shoal.packing import Packing
 from shoal.spaces import EnvSpec
-from shoal.trajectory import Chunk, encode_chunk
+from shoal.trajectory import Chunk, encode_chunk, encode_columns
 from shoal.v1 import trajectory_pb2 as pb
 from shoal.wire import frame, unframe
 
@@ -38,6 +39,16 @@ def test_any_envelope_round_trips(
         oldest_seq=min(one, two),
     )
     assert decode_envelope(encode_envelope(envelope)) == envelope
+
+
+@given(specs_and_chunks())
+def test_a_body_of_columns_is_summed_up_once_and_its_frame_is_the_same(
+    pair: tuple[EnvSpec, Chunk],
+) -> None:
+    envelope = make_envelope(encode_columns(pair[1], Packing()))
+    data = encode_envelope(envelope)
+    assert decode_envelope(data) == envelope
+    assert data == frame(unframe(pb.TrajectoryEnvelope, data))
 
 
 @pytest.mark.parametrize(("seq", "oldest"), [(0, 1), (2**62, 0), (2**64 - 1, 0), (2**62, 2**62)])
