@@ -16,6 +16,7 @@ from cloud_learner.dispatch.service import DispatchService
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import TaskQueue
 from cloud_learner.downlink.delegation_watch import check_signer, watch_delegation
+from cloud_learner.downlink.pins import DAMAGED
 from cloud_learner.downlink.policy_service import PolicyService
 from cloud_learner.downlink.signing import load_signer
 from cloud_learner.fleet.curve_service import CurveService
@@ -95,6 +96,8 @@ async def run(config: LearnerConfig, *, resume: bool, handshakes: Handshakes | N
             task_of=dispatch.task_of,
             pinned=core.pins.versions,
         )
+        if core.pins.damage:
+            parts.fleet.raise_condition(DAMAGED, core.pins.damage)
         policies = PolicyService(
             parts.policy_log.list,
             core.pins,

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -13,6 +14,7 @@ from cloud_learner.algorithms.interface import load_algorithm
 from cloud_learner.algorithms.recipe import Recipe
 from cloud_learner.config import LearnerConfig
 from cloud_learner.downlink.active_policies import ActivePolicies
+from cloud_learner.downlink.log_directory import bundle_versions
 from cloud_learner.downlink.parameter_server import ParameterServer
 from cloud_learner.downlink.pins import Pins
 from cloud_learner.downlink.signing import HeldDelegation
@@ -88,7 +90,7 @@ def open_core(
     init = init_of(config, choice, state if checkpoint is not None else None)
     rollouts = stack.enter_context(RolloutStore(state.rollouts))
     rollouts.load()
-    pins = Pins(state.pins)
+    pins = Pins(state.pins, present=lambda: _present(state.policies))
     stored = Stored.open(
         config,
         state,
@@ -96,7 +98,7 @@ def open_core(
         stack,
         checkpoints=checkpoints,
         checkpoint=checkpoint,
-        pinned=lambda: rollouts.pinned() | pins.versions(),
+        pinned=lambda: rollouts.pinned() | pins.kept(),
         held=held_delegation,
     )
     counters: Counter[str] = Counter()
@@ -195,3 +197,11 @@ def open_core(
             gradients.attach(restored, live_of(restored, config), stats)
             gradients.load_state_dict(checkpoint.source)
     return Core(parts, trainer, stored.active, rollouts, pins, restored)
+
+
+def _present(policies: Path) -> list[int]:
+    """The versions that a policy log has on disk, before it is opened."""
+    try:
+        return bundle_versions(policies)
+    except OSError:  # there is none yet; whatever else it is, opening the log says so
+        return []

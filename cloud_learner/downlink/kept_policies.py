@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloud_learner.downlink.log_directory import bundle_path, bundle_versions
 from shoal.errors import PolicyLogError, PolicyLogMissing, PolicyNotKept, PolicyRejected, WireError
 from shoal.policy import Manifest, check_digests, decode_bundle, decode_manifest, sha256
 from shoal.tensors import Array, decode_tensors
-
-_BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,14 +49,13 @@ class KeptPolicies:
             PolicyLogError: It cannot be read.
         """
         try:
-            names = [path.name for path in (self._directory / "versions").iterdir()]
+            return bundle_versions(self._directory)
         except OSError as error:
             kind = PolicyLogMissing if isinstance(error, FileNotFoundError) else PolicyLogError
             raise kind(
                 f"{self._directory}: no policies here ({error.strerror}); give the state_dir of a "
                 "learner"
             ) from error
-        return sorted(int(match[1]) for name in names if (match := _BUNDLE_NAME.fullmatch(name)))
 
     def read(self, version: int) -> KeptPolicy:
         """One version.
@@ -67,7 +64,7 @@ class KeptPolicies:
             PolicyNotKept: It is not there; a learner that is at work may just have deleted it.
             PolicyLogError: It is damaged.
         """
-        path = self._directory / "versions" / f"{version:08d}.bundle"
+        path = bundle_path(self._directory, version)
         try:
             bundle = decode_bundle(path.read_bytes())
             manifest = decode_manifest(bundle.manifest)

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from shoal.errors import PolicyLogError, PolicyLogInUse
+
+_BUNDLE_NAME: Final = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
+
+
+def versions_directory(directory: Path) -> Path:
+    """Where a policy log has its bundles."""
+    return directory / "versions"
+
+
+def bundle_path(directory: Path, version: int) -> Path:
+    """Where a policy log has, or would have, the bundle of a version."""
+    return versions_directory(directory) / f"{version:08d}.bundle"
+
+
+def bundle_versions(directory: Path) -> list[int]:
+    """The versions whose bundles lie in a policy log, whole or not, lowest first.
+
+    Raises:
+        OSError: There is no such log, or it cannot be read.
+    """
+    names = [path.name for path in versions_directory(directory).iterdir()]
+    return sorted(int(match[1]) for name in names if (match := _BUNDLE_NAME.fullmatch(name)))
 
 
 def take_lock(directory: Path, *, whose: str = "learner", what: str = "policy log") -> int:

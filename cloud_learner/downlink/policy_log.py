@@ -13,10 +13,9 @@ is durable, and a number that was seen is never given out again.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cloud_learner.downlink.active_policies import InUse
 from cloud_learner.downlink.graph_files import GraphFiles
-from cloud_learner.downlink.log_directory import disk_errors, take_lock
+from cloud_learner.downlink.log_directory import (
+    bundle_path,
+    bundle_versions,
+    disk_errors,
+    take_lock,
+    versions_directory,
+)
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.downlink.published import (
     AskedBehaviour,
@@ -49,7 +54,6 @@ MAX_VERSION = 2**62 - 1
 """The highest version that a manifest may carry."""
 DEFAULT_KEPT = 64
 """Versions whose tensors stay on disk when nothing else is asked for."""
-_BUNDLE_NAME = re.compile(r"(\d{8,19})\.bundle", re.ASCII)
 _log = get_logger("policy_log")
 
 
@@ -101,7 +105,6 @@ class PolicyLog:
                 later delegate signed in it.
         """
         self._directory = directory
-        self._versions = directory / "versions"
         self._graphs = GraphFiles(graphs := directory / "graphs")
         self._key = signing_key
         self._held = held
@@ -115,20 +118,20 @@ class PolicyLog:
         self._clock = clock
         self._publishing = threading.Lock()
         with disk_errors(directory), ExitStack() as on_failure:
-            for path in (directory, self._versions, graphs):
+            for path in (directory, versions := versions_directory(directory), graphs):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = take_lock(directory)
             on_failure.callback(os.close, self._lock)
-            leftovers = sum(map(remove_leftovers, (directory, self._versions, graphs)))
+            leftovers = sum(map(remove_leftovers, (directory, versions, graphs)))
             if leftovers:
                 _log.warning("policy_write_interrupted", leftovers=leftovers)
             self._index = VersionIndex.load(directory / "updates.log")
-            found = sorted(self._versions_on_disk())
+            found = bundle_versions(directory)
             self._entries: Mapping[int, PolicyInfo] = {}
             self._prune(self._load(found))
             # A process may have died between renaming a version into place and syncing: from here
             # on it is offered to devices, so it has to survive a power cut.
-            for path in (self._versions, graphs, directory, directory.parent):
+            for path in (versions, graphs, directory, directory.parent):
                 sync_directory(path)
             on_failure.pop_all()
         self._highest = max(after_version, self._index.highest, *found, 0)
@@ -230,7 +233,7 @@ class PolicyLog:
             return self._keep_version(again)
 
     def _keep_version(self, published: Published) -> Published:
-        write_durably(self._bundle_path(published.version), published.bundle)
+        write_durably(bundle_path(self._directory, published.version), published.bundle)
         manifest, info = published.manifest, PolicyInfo.of(published)
         self._index.append(published.version, manifest.updates)
         self._prune({**self._entries, published.version: info})
@@ -293,10 +296,10 @@ class PolicyLog:
         graphs = {digest for info in kept.values() for digest in info.graphs}
         self._entries = kept
         try:
-            for version in list(self._versions_on_disk()):
+            for version in bundle_versions(self._directory):
                 # Old, or damaged and superseded. Damage above the newest keeps its number used.
                 if version not in kept and version < max(kept, default=0):
-                    self._bundle_path(version).unlink(missing_ok=True)
+                    bundle_path(self._directory, version).unlink(missing_ok=True)
             if kept:
                 self._graphs.prune(graphs)
         except OSError as error:
@@ -368,17 +371,17 @@ class PolicyLog:
             manifest = published.manifest
             if manifest.fleet != self._fleet:
                 raise PolicyLogError(
-                    f"{self._bundle_path(version)}: a policy of fleet {manifest.fleet!r}, this "
-                    f"learner is of {self._fleet!r}: set `fleet` right or use another state_dir"
+                    f"{bundle_path(self._directory, version)}: a policy of fleet "
+                    f"{manifest.fleet!r}, this learner is of {self._fleet!r}: set `fleet` right or use another state_dir"
                 )
             if self._held is not None and (older := self._held.older(published.delegation)):
-                raise PolicyLogError(f"{self._bundle_path(version)}: {older}")
+                raise PolicyLogError(f"{bundle_path(self._directory, version)}: {older}")
             entries[version] = PolicyInfo.of(published)
             self._index.append(version, manifest.updates)
         return entries
 
     def _read(self, version: int) -> Published | None:
-        path = self._bundle_path(version)
+        path = bundle_path(self._directory, version)
         try:
             published = read_policy(path.read_bytes(), self._root, version)
         except FileNotFoundError:
@@ -390,11 +393,3 @@ class PolicyLog:
             _log.error("policy_skipped", policy_version=version, path=str(path), problem="no graph")
             return None
         return published
-
-    def _versions_on_disk(self) -> Iterator[int]:
-        for path in self._versions.iterdir():
-            if match := _BUNDLE_NAME.fullmatch(path.name):
-                yield int(match[1])
-
-    def _bundle_path(self, version: int) -> Path:
-        return self._versions / f"{version:08d}.bundle"

@@ -9,12 +9,12 @@ from typing import Final, Protocol
 import grpc
 import grpc.aio
 
-from cloud_learner.downlink.pins import Pins, check_number
+from cloud_learner.downlink.pins import DAMAGED, Pins, check_number
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.fleet.service import require_operator
 from cloud_learner.serving.grpc_server import Context, peer_name, refuse
 from cloud_learner.uplink.arrivals import LEARNER
-from shoal.errors import CheckpointError, ConfigError, PolicyLogError
+from shoal.errors import CheckpointError, ConfigError, PolicyLogError, PolicyNotKept
 from shoal.v1 import device_pb2
 from shoal.v1 import policies_pb2 as pb
 from shoal.v1 import policies_pb2_grpc as rpc
@@ -35,6 +35,9 @@ class Teller(Protocol):
         **fields: str,
     ) -> None:
         """Keeps an event."""
+
+    def clear_condition(self, name: str) -> None:
+        """Says of a lasting problem that it is over."""
 
 
 class SnapshotTaker(Protocol):
@@ -97,6 +100,8 @@ class PolicyService(rpc.PoliciesServicer):
                 return await self._pin(request, peer_name(context))
         except ConfigError as error:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except PolicyNotKept as error:
+            await refuse(context, grpc.StatusCode.NOT_FOUND, str(error))
         except PolicyLogError as error:
             await refuse(context, grpc.StatusCode.INTERNAL, str(error))
 
@@ -122,11 +127,14 @@ class PolicyService(rpc.PoliciesServicer):
 
     async def _pin(self, request: pb.PinPolicyRequest, by: str) -> pb.PolicyPin:
         version = self._known(request.version)
-        pinned = self._pins.versions()
+        pinned = self._pins.versions() & self._versions()  # what is gone takes nobody's place
         wanted = pinned | {version} if request.pinned else pinned - {version}
-        check_number(wanted, max_pins=self._pins.max_pins)
-        if wanted != pinned and not request.dry_run:
+        if request.pinned:
+            check_number(wanted, max_pins=self._pins.max_pins)
+        changes = wanted != pinned or bool(self._pins.damage)
+        if changes and not request.dry_run:
             await asyncio.to_thread(self._pins.put, wanted)
+            self._teller.clear_condition(DAMAGED)
             if request.pinned and version not in self._versions():
                 await asyncio.to_thread(self._pins.put, pinned)
                 raise ConfigError(
@@ -146,18 +154,18 @@ class PolicyService(rpc.PoliciesServicer):
         )
 
     def _known(self, version: int) -> int:
-        """The version that is meant; one that is pinned is kept.
+        """The version that is meant.
 
         Raises:
-            ConfigError: It is not kept; the nearest is named.
+            PolicyNotKept: It is not there; the nearest is named.
         """
         versions = self._versions()
         if not versions:
-            raise ConfigError("no policy was published yet")
+            raise PolicyNotKept("no policy was published yet")
         wanted = version or max(versions)
-        if wanted not in versions | self._pins.versions():
+        if wanted not in versions:
             nearest = min(versions, key=lambda one: abs(one - wanted))
-            raise ConfigError(
+            raise PolicyNotKept(
                 f"no policy v{wanted}: v{min(versions)} to v{max(versions)} are kept, the nearest "
                 f"is v{nearest}; `shoal policy ls` lists them"
             )

@@ -106,9 +106,9 @@ async def test_a_version_is_pinned_shown_and_unpinned_and_the_fleet_is_told(
         assert await at.shoal("show", "v1") == 0
         assert "Pinned         until it is unpinned" in capsys.readouterr().out
         assert await at.shoal("unpin", "1") == 0
-        assert "v1 is not pinned; 0 of 64" in capsys.readouterr().out
+        assert "v1 is unpinned; 0 of 64" in capsys.readouterr().out
         assert at.events("policy_unpinned") == ["v1 is unpinned, by operator"]
-        assert await at.shoal("pin", "99") == 4
+        assert await at.shoal("pin", "99") == 1
         assert "no policy v99: v1 to v1 are kept" in capsys.readouterr().err
         assert await at.device("pin", "1") == 2
         assert "only an operator's" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -105,6 +105,7 @@ class _Demo:
         self._solved: Solved | None = None
         self._restarts: Counter[str] = Counter()
         self._down, self._down_fp32 = Meter(), Meter()
+        self._gradients: defaultdict[str, Meter] = defaultdict(Meter)
         self._lag_max = 0.0
         self._acting = False
         self._interrupted = asyncio.Event()
@@ -119,6 +120,11 @@ class _Demo:
             )
             await processes.start(self._workspace.learner)  # the slowest to start goes first
             await processes.start(self._workspace.broker)
+            typer.echo(
+                "  from another terminal: shoal devices ls --server "
+                f"{self._workspace.server} --identity {self._workspace.operator}",
+                err=True,
+            )
             stack.enter_context(self._view)
             observer = await stack.enter_async_context(
                 Observer(self._workspace.server, self._workspace.operator)
@@ -167,6 +173,11 @@ class _Demo:
         training.bytes_down = self._down.reading(training.bytes_down)
         training.bytes_down_fp32 = self._down_fp32.reading(training.bytes_down_fp32)
         self._lag_max = training.lag_max = max(self._lag_max, training.lag_max)
+        if "updates_pushed" in training.counters:  # no journal counts these from run to run
+            training.bytes_up = self._gradients["bytes_up"].reading(training.bytes_up)
+            for name in [each for each in training.counters if each.startswith("updates_")]:
+                counted = self._gradients[name].reading(training.counters[name])
+                training.counters[name] = counted
         return training
 
     def _note_restart(self, name: str, status: int) -> None:

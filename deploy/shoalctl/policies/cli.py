@@ -221,11 +221,10 @@ def _pin(
         }
         write_envelope("shoal.v1.PolicyPin", [item], output)
         return
-    what = "pinned" if pinned else "not pinned"
-    if not told.changed:
-        said = f"v{told.version} is {what} already"
+    if told.changed:
+        said = f"v{told.version} {'would be' if dry_run else 'is'} {'' if pinned else 'un'}pinned"
     else:
-        said = f"v{told.version} {'would be' if dry_run else 'is'} {what}"
+        said = f"v{told.version} is {'pinned already' if pinned else 'not pinned'}"
     typer.echo(f"{said}; {len(told.versions)} of {told.max_versions} pins are in use")
 
 
