@@ -372,7 +372,8 @@ class PolicyLog:
             if manifest.fleet != self._fleet:
                 raise PolicyLogError(
                     f"{bundle_path(self._directory, version)}: a policy of fleet "
-                    f"{manifest.fleet!r}, this learner is of {self._fleet!r}: set `fleet` right or use another state_dir"
+                    f"{manifest.fleet!r}, this learner is of {self._fleet!r}: set `fleet` right "
+                    "or use another state_dir"
                 )
             if self._held is not None and (older := self._held.older(published.delegation)):
                 raise PolicyLogError(f"{bundle_path(self._directory, version)}: {older}")
