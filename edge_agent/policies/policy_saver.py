@@ -16,7 +16,7 @@ SAVE_DELAY_S: Final = 0.5
 """Between a policy that acts and its file: so much of newer policies a power cut may cost, and so
 often a card is written to at most."""
 
-SETTLE_DELAY_S: Final = 0.25
+SETTLE_DELAY_S: Final = 0.45
 """Between a policy that acts and the session in which it decides as fast as it can: long enough for
 all devices of one machine to act with it before the first of them builds that."""
 
