@@ -30,6 +30,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from cloud_learner.uplink.subscriber import ClosingSocket
 from shoal.identity import Identity
 from shoalctl.broker.broker import BrokerConfig, write_mosquitto_files
 from shoalctl.pki.pki import FleetPki, Role
@@ -234,17 +235,6 @@ class Message:
 
 class RefusedError(Exception):
     """The broker did not let the client in."""
-
-
-class ClosingSocket(ssl.SSLSocket):
-    """Closes itself when the handshake fails; paho leaves that to some collection of garbage."""
-
-    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - as inherited
-        try:
-            super().do_handshake(block)
-        except (OSError, ValueError):
-            self.close()
-            raise
 
 
 class Client:

@@ -44,7 +44,7 @@ class Subscriber:
     ) -> None:
         self._config = config
         self._tls: ssl.SSLContext = identity.ssl_context()
-        self._tls.sslsocket_class = _ClosingSocket
+        self._tls.sslsocket_class = ClosingSocket
         self._topics = topics
         self._inbox = inbox
         self._rng = rng
@@ -143,10 +143,11 @@ class Subscriber:
             _log.warning("session_not_forgotten", client_id=client_id, error=str(error))
 
 
-class _ClosingSocket(ssl.SSLSocket):
+class ClosingSocket(ssl.SSLSocket):
     """Closes itself when the handshake fails; paho would leave that to the garbage collector."""
 
     def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - as inherited
+        """As inherited."""
         try:
             super().do_handshake(block)
         except (OSError, ValueError):
