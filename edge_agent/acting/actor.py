@@ -254,7 +254,7 @@ class Actor:
         before = self._bound
         if before is not None and before[0] is policy and before[1].session is policy.session:
             return before[1]  # else it is another, or decides faster by now
-        binding = policy.bind(self._observation)
+        binding = Binding(policy, self._observation)
         if before is not None and before[0].memory == policy.memory:
             binding.state[...] = before[1].state  # an episode goes on under the next version
         self._bound = (policy, binding)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.environments.rows import leaf_view
+from edge_agent.policies.policy import Policy
 from edge_agent.policies.ports import Port
 from shoal.errors import PolicyRejected
 from shoal.policy import ACTION, DISTRIBUTION, LOG_PROB, NEXT_STATE, NOISE, OBSERVATION, STATE
 from shoal.tensors import Array
-
-if TYPE_CHECKING:
-    from edge_agent.policies.policy import Policy
 
 _FEW: Final = 32
 
@@ -24,7 +22,7 @@ _FEW: Final = 32
 class Binding:
     """A policy tied to fixed arrays, for one thread at a time.
 
-    binding = policy.bind(observations)
+    binding = Binding(policy, observations)
     binding.noise[...] = noise
     binding.run()
     environments.step(binding.action)
@@ -40,7 +38,16 @@ class Binding:
     """
 
     def __init__(self, policy: Policy, observation: Array) -> None:
-        """Allocates the other arrays and binds all; use `Policy.bind`."""
+        """Allocates the other arrays and binds all.
+
+        Args:
+            policy: What decides.
+            observation: `[N, *shape]`, C order, as its `ObservationLayout` has it; read at each
+                run.
+
+        Raises:
+            PolicyRejected: With the reason `graph`: the graph takes other observations.
+        """
         ports, session = policy.ports, policy.session
         envs = observation.shape[0]
         inputs, self._copies = _leaves(policy, observation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,13 @@ LOOKS: Final = 3
 SLOW: Final = 3.0
 """A form that takes this many times as long as the fastest, at best of a few single runs, is not
 measured any further: one with dynamic ranges takes 10 to 25 times as long on convolutions."""
+
+
+class Runs(Protocol):
+    """What decides when it is run; a `Binding` is one."""
+
+    def run(self) -> None:
+        """Decides once."""
 
 
 def check_parity(
@@ -123,7 +130,11 @@ def decision_us(
         envs: N, observations of one decision.
         clock: Monotonic, seconds.
     """
-    bindings = [_bind(policy, golden, envs) for policy in policies]
+    return times_us([_bind(policy, golden, envs) for policy in policies], clock)
+
+
+def times_us(bindings: Sequence[Runs], clock: Callable[[], float]) -> list[float]:
+    """Median time of one run, in µs, of each; they take turns, see `decision_us`."""
     looks_s = [_best_s(binding, clock) for binding in bindings]  # which warms them up as well
     times_s: list[list[float]] = [[look_s * CALLS] for look_s in looks_s]
     near = [i for i, look_s in enumerate(looks_s) if look_s <= SLOW * min(looks_s)]
@@ -143,19 +154,19 @@ def decision_us(
 
 
 def _bind(policy: Policy, golden: Golden, envs: int) -> Binding:
-    binding = policy.bind(repeated(golden.observations, envs))
+    binding = Binding(policy, repeated(golden.observations, envs))
     binding.noise[...] = repeated(golden.noise, envs)
     if golden.states is not None:
         binding.state[...] = repeated(golden.states, envs)
     return binding
 
 
-def _run(binding: Binding) -> None:
+def _run(binding: Runs) -> None:
     for _ in range(CALLS):
         binding.run()
 
 
-def _best_s(binding: Binding, clock: Callable[[], float]) -> float:
+def _best_s(binding: Runs, clock: Callable[[], float]) -> float:
     taken_s = []
     for _ in range(LOOKS):
         since_s = clock()

@@ -14,7 +14,6 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edge_agent.policies.binding import Binding
 from edge_agent.policies.ports import Port, check_names, ports_of
 from edge_agent.policies.session import Session
 from shoal.dynamic_twin import dynamic_twin
@@ -221,18 +220,6 @@ class Policy:
         """Whether it has the very ports of another, and reports what that one does."""
         same = self.manifest.priority_gamma == other.manifest.priority_gamma
         return same and self.ports is other.ports
-
-    def bind(self, observation: Array) -> Binding:
-        """Ties the policy to arrays that stay the same: what the control loop uses.
-
-        Args:
-            observation: `[N, *shape]`, C order, as its `ObservationLayout` has it; read at each
-                run.
-
-        Raises:
-            PolicyRejected: With the reason `graph`: the graph takes other observations.
-        """
-        return Binding(self, observation)
 
 
 def _lasting(array: Array) -> Array:

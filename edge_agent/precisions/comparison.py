@@ -187,7 +187,7 @@ def measure(forms: Forms, rows: Rows, action: ActionLayout, envs: int, calls: in
 
 
 def _bound(policy: Policy, rows: Rows, envs: int) -> Binding:
-    binding = policy.bind(repeated(rows.observations[:envs], envs))
+    binding = Binding(policy, repeated(rows.observations[:envs], envs))
     binding.noise[...] = repeated(rows.noise[:envs], envs)
     if rows.states is not None:
         binding.state[...] = repeated(rows.states[:envs], envs)

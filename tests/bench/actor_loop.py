@@ -34,6 +34,7 @@ from edge_agent.acting.actor import Actor
 from edge_agent.config import EnvConfig
 from edge_agent.environments.env import make_env
 from edge_agent.events import Events
+from edge_agent.policies.binding import Binding
 from edge_agent.policies.policy import Policy
 from edge_agent.spool.spool import Spool
 from shoal.layout import ObservationLayout
@@ -175,7 +176,7 @@ def bare_loop(subject: Subject, policy: Policy, *, bound: bool) -> float:
     run, outputs, binding = (
         policy.session.runtime.run,
         [ACTION, LOG_PROB],
-        policy.bind(observations),
+        Binding(policy, observations),
     )
     started_s = time.perf_counter()
     for t in range(plan.steps):
@@ -204,7 +205,7 @@ def decide(subject: Subject, precision: str, envs: int, repeats: int) -> Decisio
         return Decision("fp32, torch eager", envs, eager_us, None)
     policy = subject.policy(precision)
     noise = noise_block(bytes(RUN_ID_BYTES), 0, 1, envs, subject.spec.action)[0]
-    binding, outputs = policy.bind(rows), [ACTION, LOG_PROB]
+    binding, outputs = Binding(policy, rows), [ACTION, LOG_PROB]
 
     def bound() -> None:
         binding.noise[...] = noise

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from strategies import some_observations
 
+from edge_agent.policies.binding import Binding
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.ports import Port
 from shoal.errors import PolicyRejected
@@ -67,7 +68,7 @@ def test_a_binding_decides_as_a_plain_run_does_bit_for_bit(
 ) -> None:
     policy = make_publisher(spec=spec).policy()
     observations, noise = inputs(spec, envs)
-    binding = policy.bind(observations)
+    binding = Binding(policy, observations)
     for k in range(3):
         observations *= k
         binding.noise[...] = noise + k
@@ -82,14 +83,14 @@ def test_a_binding_decides_as_a_plain_run_does_bit_for_bit(
 def test_a_binding_notices_nan_and_infinity(envs: int, publisher: Publisher) -> None:
     observations = np.ones((envs, 4), np.float32)
     for bad in (np.nan, np.inf):
-        binding = publisher.policy(gain=np.float32(bad)).bind(observations)
+        binding = Binding(publisher.policy(gain=np.float32(bad)), observations)
         binding.run()
         assert not binding.finite()
 
 
 def test_large_finite_numbers_are_finite(make_publisher: type[Publisher]) -> None:
     policy = make_publisher(spec=BOX_LIKE).policy(gain=np.float32(1e30))
-    binding = policy.bind(np.ones((2, 2, 3)))
+    binding = Binding(policy, np.ones((2, 2, 3)))
     binding.run()
     assert np.abs(binding.action).max() > 1e25
     assert binding.finite()
@@ -103,7 +104,7 @@ def test_a_binding_refuses_observations_of_another_kind(publisher: Publisher) ->
         np.zeros((2, 8), np.float32)[:, ::2],
     ):
         with pytest.raises(PolicyRejected) as caught:
-            policy.bind(wrong)
+            Binding(policy, wrong)
         assert caught.value.reason == "graph"
 
 
@@ -218,7 +219,7 @@ def test_a_binding_of_packed_rows_and_a_state_decides_as_a_plain_run_does(
     assert policy.memory == memory
     rng = np.random.default_rng(envs)
     rows = some_observations(NESTED.observation, (envs,), rng)
-    binding = policy.bind(rows)
+    binding = Binding(policy, rows)
     for k in range(3):
         rows[...] = some_observations(NESTED.observation, (envs,), rng)
         noise = noise_block(bytes(16), k, 1, envs, NESTED.action)[0]
@@ -241,7 +242,7 @@ def test_packed_rows_of_another_width_are_refused(make_publisher: type[Publisher
     width = ObservationLayout.of(NESTED.observation).shape[0]
     for wrong in (np.zeros((2, width + 1), np.uint8), np.zeros((2, width), np.int8)):
         with pytest.raises(PolicyRejected, match="packed rows"):
-            policy.bind(wrong)
+            Binding(policy, wrong)
 
 
 def test_a_graph_with_other_inputs_than_the_observations_leaves_is_refused(

@@ -19,7 +19,7 @@ from cloud_learner.downlink.published import Circumstances, Published, sign_poli
 from cloud_learner.quantization.quantize import Quantizer
 from edge_agent.acting.actor import Actor
 from edge_agent.events import Events
-from edge_agent.policies.parity import LOOKS, alike, check_parity, decision_us
+from edge_agent.policies.parity import LOOKS, alike, check_parity, times_us
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_store import PolicyStore
 from edge_agent.policies.precision import FASTER_BY, PrecisionChooser, Wanted, fastest_of
@@ -269,16 +269,12 @@ def test_a_dynamic_twin_is_held_against_int8_for_as_many_rows_as_it_decides_for_
         check_parity(policy, twin, broken, action, envs=1)
 
 
-class TimedPolicy:
+class TimedRuns:
     """Takes so long on a clock of its own."""
 
     def __init__(self, name: str, run_s: float, clock: list[float]) -> None:
         self.name, self.runs = name, 0
-        self.noise = np.zeros((1, 1), np.float32)
         self._run_s, self._clock = run_s, clock
-
-    def bind(self, observation: Any) -> TimedPolicy:  # noqa: ANN401
-        return self
 
     def run(self) -> None:
         self.runs += 1
@@ -287,14 +283,9 @@ class TimedPolicy:
 
 def test_a_form_that_is_much_slower_is_told_after_a_few_runs() -> None:
     now_s = [0.0]
-    forms = [TimedPolicy("a", 2e-5, now_s), TimedPolicy("b", 1e-5, now_s)]
-    slow = TimedPolicy("slow", 0.02, now_s)
-    golden = Golden(
-        np.zeros((1, 1)), np.zeros((1, 1), np.float32), np.zeros(1), np.zeros(1, np.float32)
-    )
-    policies: Any = [*forms, slow]
-    times_us = decision_us(policies, golden, 1, lambda: now_s[0])
-    assert times_us == pytest.approx([20.0, 10.0, 20_000.0])
+    forms = [TimedRuns("a", 2e-5, now_s), TimedRuns("b", 1e-5, now_s)]
+    slow = TimedRuns("slow", 0.02, now_s)
+    assert times_us([*forms, slow], lambda: now_s[0]) == pytest.approx([20.0, 10.0, 20_000.0])
     assert slow.runs == LOOKS
     assert min(form.runs for form in forms) > 10 * LOOKS
 
