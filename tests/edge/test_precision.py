@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,105 +12,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import make_case, of_kind
+from twin_devices import FLEET, RUN, Device, FakeTimes, Learner
 
-from cloud_learner.downlink.published import Circumstances, Published, sign_policy
+from cloud_learner.downlink.published import Circumstances, sign_policy
 from cloud_learner.quantization.quantize import Quantizer
 from edge_agent.acting.actor import Actor
-from edge_agent.events import Events
-from edge_agent.policies.parity import LOOKS, alike, check_parity, times_us
 from edge_agent.policies.policy import Policy
 from edge_agent.policies.policy_store import PolicyStore
 from edge_agent.policies.precision import FASTER_BY, PrecisionChooser, Wanted, fastest_of
 from shoal import float_twin
-from shoal.errors import PolicyRejected
-from shoal.layout import ActionLayout, ObservationLayout
-from shoal.policy import Golden, policy_digest, sha256
-from shoal.spaces import Box, Dict, Discrete, unbounded
-
-CASE = make_case(unbounded((4,)), Discrete(2))
-SPEC = CASE.spec
-FLEET = "pond"
-RUN = bytes(range(16))
-
-
-class FakeTimes:
-    """Has the forms of a policy take as long as it is told."""
-
-    def __init__(self, int8_us: float, fp32_us: float, int8_dynamic_us: float = 1000.0) -> None:
-        self.asked = 0
-        self.times_us = {"int8": int8_us, "fp32": fp32_us, "int8_dynamic": int8_dynamic_us}
-
-    def __call__(self, policies: Sequence[Policy], golden: Golden, envs: int) -> Sequence[float]:
-        self.asked += 1
-        return [self.times_us[policy.precision] for policy in policies]
-
-
-@dataclass
-class Learner:
-    """Publishes int8 versions with a float twin."""
-
-    quantizer: Quantizer = field(default_factory=lambda: Quantizer(CASE.policy, kl_max=np.inf))
-    key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
-    asked: list[bytes] = field(default_factory=list)
-    float_graph: bytes | None = None
-
-    @property
-    def graphs(self) -> dict[bytes, bytes]:
-        """By digest."""
-        graphs = (self.quantizer.graphs["int8"], self.float_graph)
-        return {sha256(graph): graph for graph in graphs if graph is not None}
-
-    def publish(self, version: int, *, twin: bool = True, spoil: bool = False) -> Published:
-        """A signed version; `spoil`: its graph for the twin is one that cannot be loaded."""
-        quantized = self.quantizer.quantize(CASE.policy, CASE.sample)
-        self.float_graph = self.quantizer.graphs["fp32"] if twin else None
-        if spoil:
-            self.float_graph = b"no graph"
-        circumstances = Circumstances(
-            fleet=FLEET,
-            version=version,
-            updates=version,
-            spec_fingerprint=SPEC.fingerprint,
-            created_unix_ms=0,
-            reason="publish",
-        )
-        graph = self.quantizer.graphs["int8"]
-        return sign_policy(quantized, graph, circumstances, self.key, float_graph=self.float_graph)
-
-    def fetch(self, digest: bytes) -> bytes:
-        self.asked.append(digest)
-        return self.graphs[digest]
-
-
-class Device:
-    """A policy store on a directory of its own, started again and again."""
-
-    def __init__(self, directory: Path, learner: Learner) -> None:
-        self.events = Events("pi-1", RUN, clock=lambda: 0.0)
-        self._directory = directory
-        self._learner = learner
-        self._stack = ExitStack()
-
-    def start(self, wanted: Wanted, times: FakeTimes | None = None) -> PolicyStore:
-        self._stack.close()
-        self.chooser = PrecisionChooser(
-            wanted, spec=SPEC, envs=2, events=self.events, times_of=times
-        )
-        return self._stack.enter_context(
-            PolicyStore(
-                self._directory,
-                fleet=FLEET,
-                public_key=self._learner.key.public_key().public_bytes_raw(),
-                spec=SPEC,
-                chooser=self.chooser,
-            )
-        )
-
-    def stop(self) -> None:
-        self._stack.close()
-
-    def said(self) -> list[tuple[str, str]]:
-        return [(event.name, event.message) for event in self.events.take()]
+from shoal.policy import policy_digest
+from shoal.spaces import Discrete, unbounded
 
 
 @pytest.fixture
@@ -241,53 +151,6 @@ def test_dynamic_ranges_act_where_they_are_asked_for_by_name(
     store.offer(learner.publish(3, spoil=True).bundle, learner.fetch)
     assert precision_of(store) == "int8"
     assert [name for name, _ in device.said()][-1] == "dynamic_twin_unusable"
-
-
-def test_a_dynamic_twin_is_held_against_int8_for_as_many_rows_as_it_decides_for_at_once() -> None:
-    quantized = Quantizer(CASE.policy, kl_max=np.inf)
-    tensors = quantized.quantize(CASE.policy, CASE.sample).tensors
-    learner = Learner(quantized)
-    manifest = learner.publish(1).manifest
-    policy = Policy.load(
-        quantized.graphs["int8"], tensors, manifest, ObservationLayout.of(SPEC.observation)
-    )
-    twin = policy.dynamic_twin(quantized.graphs["fp32"], tensors)
-    observations = CASE.sample.observations[:8].copy()
-    observations[7] *= 1e6  # one row alone that stretches the range of all
-    noise = CASE.noise[:8]
-    asked = policy.act(observations, noise)
-    golden = Golden(observations, noise, asked.actions, asked.log_probs)
-    action = ActionLayout.of(SPEC.action)
-    check_parity(policy, twin, golden, action, envs=1)
-    assert not np.array_equal(
-        twin.act(observations, noise).log_probs[:7], twin.act(observations[:7], noise[:7]).log_probs
-    )
-    float_twin_of = policy.twin(quantized.graphs["fp32"], tensors)
-    check_parity(policy, float_twin_of, golden, action, envs=1)
-    broken = Golden(observations, noise, asked.actions, asked.log_probs + np.float32(1.0))
-    with pytest.raises(PolicyRejected, match="does not decide like int8"):
-        check_parity(policy, twin, broken, action, envs=1)
-
-
-class TimedRuns:
-    """Takes so long on a clock of its own."""
-
-    def __init__(self, name: str, run_s: float, clock: list[float]) -> None:
-        self.name, self.runs = name, 0
-        self._run_s, self._clock = run_s, clock
-
-    def run(self) -> None:
-        self.runs += 1
-        self._clock[0] += self._run_s
-
-
-def test_a_form_that_is_much_slower_is_told_after_a_few_runs() -> None:
-    now_s = [0.0]
-    forms = [TimedRuns("a", 2e-5, now_s), TimedRuns("b", 1e-5, now_s)]
-    slow = TimedRuns("slow", 0.02, now_s)
-    assert times_us([*forms, slow], lambda: now_s[0]) == pytest.approx([20.0, 10.0, 20_000.0])
-    assert slow.runs == LOOKS
-    assert min(form.runs for form in forms) > 10 * LOOKS
 
 
 def test_it_is_measured_once_for_an_architecture_however_the_next_version_would_time(
@@ -476,15 +339,3 @@ def test_a_policy_with_memory_has_twins_that_remember(wanted: Wanted, tmp_path: 
     ) as store:
         policy = store.offer(published.bundle, learner.fetch)
     assert (policy.precision, policy.memory) == (wanted, 16)
-
-
-def test_actions_are_alike_when_whole_numbers_are_equal_and_others_near() -> None:
-    box = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
-    layout = ActionLayout.of(Dict((("arm", box), ("grip", Discrete(3)))))
-    ours = np.array([[0.5, 0.5, 2], [0.5, 0.5, 2], [0.5, 0.5, 2]], np.float32)
-    theirs = np.array([[0.51, 0.49, 2], [0.5, 0.5, 1], [0.5, 0.6, 2]], np.float32)
-    assert alike(layout, ours, theirs).tolist() == [True, False, False]
-    wide = ActionLayout.of(unbounded((1,)))
-    many = np.linspace(-1000, 1000, 9, dtype=np.float32)[:, None]
-    assert alike(wide, many, many + 10).all()
-    assert not alike(wide, many, many + 100).any()
