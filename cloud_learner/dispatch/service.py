@@ -14,6 +14,7 @@ import grpc.aio
 from cloud_learner.dispatch.store import TaskStore
 from cloud_learner.dispatch.tasks import Holder, Result, State, Task, TaskQueue
 from cloud_learner.downlink.callers import OPERATORS
+from cloud_learner.fleet.teller import Teller
 from cloud_learner.serving.grpc_server import (
     Context,
     peer_name,
@@ -46,7 +47,7 @@ _STATES: Final = {
 _log = get_logger("dispatch")
 
 
-class Devices(Protocol):
+class Devices(Teller, Protocol):
     """What is asked of the fleet; `cloud_learner.fleet.fleet.Fleet` answers."""
 
     def is_gone(self, device_id: str, run_id: bytes) -> bool:
@@ -54,17 +55,6 @@ class Devices(Protocol):
 
     def steps_per_s(self, device_id: str) -> float:
         """What a device makes, as last reported."""
-
-    def record(
-        self,
-        device_id: str,
-        name: str,
-        message: str,
-        *,
-        severity: device_pb2.Severity,
-        **fields: str,
-    ) -> None:
-        """Keeps an event."""
 
 
 class DispatchService(rpc.DispatcherServicer):

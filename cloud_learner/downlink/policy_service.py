@@ -12,6 +12,7 @@ import grpc.aio
 from cloud_learner.downlink.pins import DAMAGED, Pins, check_number
 from cloud_learner.downlink.policy_source import PolicyInfo
 from cloud_learner.fleet.service import require_operator
+from cloud_learner.fleet.teller import Teller
 from cloud_learner.serving.grpc_server import Context, peer_name, refuse
 from cloud_learner.uplink.arrivals import LEARNER
 from shoal.errors import CheckpointError, ConfigError, PolicyLogError, PolicyNotKept
@@ -22,19 +23,8 @@ from shoal.v1 import policies_pb2_grpc as rpc
 MAX_REASON: Final = 300
 
 
-class Teller(Protocol):
-    """Who keeps events; `cloud_learner.fleet.fleet.Fleet` does."""
-
-    def record(
-        self,
-        device_id: str,
-        name: str,
-        message: str,
-        *,
-        severity: device_pb2.Severity,
-        **fields: str,
-    ) -> None:
-        """Keeps an event."""
+class Told(Teller, Protocol):
+    """Who keeps events, and shows conditions; `cloud_learner.fleet.fleet.Fleet` does."""
 
     def clear_condition(self, name: str) -> None:
         """Says of a lasting problem that it is over."""
@@ -63,7 +53,7 @@ class PolicyService(rpc.PoliciesServicer):
         kept: Callable[[], tuple[PolicyInfo, ...]],
         pins: Pins,
         snapshots: SnapshotTaker,
-        teller: Teller,
+        teller: Told,
         *,
         fleet: str,
     ) -> None:

@@ -10,6 +10,7 @@ from textwrap import shorten
 from typing import Final, Protocol
 
 from cloud_learner.downlink.published import Published
+from cloud_learner.fleet.teller import Teller
 from cloud_learner.rollout.bundles import BundleStore
 from cloud_learner.rollout.decide import Outcome, Report, decide
 from cloud_learner.rollout.directive import Directives
@@ -32,7 +33,7 @@ IDLE_TRAINING: Final = "rollout_idles_training"
 _log = get_logger("rollout")
 
 
-class Devices(Protocol):
+class Devices(Teller, Protocol):
     """What is asked of the fleet; `cloud_learner.fleet.fleet.Fleet` answers."""
 
     def present(self) -> Mapping[str, float]:
@@ -43,17 +44,6 @@ class Devices(Protocol):
 
     def status_of(self, device_id: str) -> device_pb2.Status | None:
         """The last birth or death of one."""
-
-    def record(
-        self,
-        device_id: str,
-        name: str,
-        message: str,
-        *,
-        severity: device_pb2.Severity,
-        **fields: str,
-    ) -> None:
-        """Keeps an event."""
 
     def raise_condition(self, name: str, message: str) -> None:
         """Says that something is wrong until it is cleared."""

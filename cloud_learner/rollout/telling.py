@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from cloud_learner.fleet.teller import Teller
 from cloud_learner.rollout.rollout import (
     Action,
     Assign,
@@ -18,21 +17,6 @@ from cloud_learner.uplink.arrivals import LEARNER
 from shoal.v1 import device_pb2
 
 _GOOD = (Progress.STARTED, Progress.SUCCEEDED, Progress.LEFT)
-
-
-class Teller(Protocol):
-    """Who keeps events; `cloud_learner.fleet.fleet.Fleet` does."""
-
-    def record(
-        self,
-        device_id: str,
-        name: str,
-        message: str,
-        *,
-        severity: device_pb2.Severity,
-        **fields: str,
-    ) -> None:
-        """Keeps an event."""
 
 
 def tell(teller: Teller, before: Rollout, rollout: Rollout, action: Action) -> None:
