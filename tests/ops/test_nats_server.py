@@ -88,3 +88,38 @@ def test_what_is_malformed_changes_nothing_until_it_is_mended(tmp_path: Path) ->
     assert after == before
     before, after = follow(tmp_path / "again", [same, malformed, malformed, more])
     assert after == more(before)
+
+
+def test_once_a_disk_that_was_full_has_room_the_server_is_started_again(tmp_path: Path) -> None:
+    pki = FleetPki.create(tmp_path / "pki", FLEET)
+    path = write_nats_config(broker_config(tmp_path, pki, ["pi-1"]))
+
+    async def scenario() -> list[int]:
+        lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+        server = NatsServer(
+            find_nats_server(), path, lock, address="", render=path.read_text, check_s=0.001
+        )
+        pids: list[int] = []
+        async with asyncio.timeout(WAIT_S):
+            tasks = [asyncio.ensure_future(run()) for run in (server.serve, server.follow_disk)]
+            for _ in range(2):
+                await server._ready.wait()
+                assert server._process is not None
+                pids.append(server._process.pid)
+                if len(pids) == 1:
+                    server._heed(
+                        "[1] 2026/01/01 00:00:00.000000 [WRN] JetStream failed to store a msg on "
+                        "stream '$G > $MQTT_msgs': write 2.blk: no space left on device"
+                    )
+                    while not server._starts_again:  # noqa: ASYNC110 - set behind a process
+                        await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
+        os.close(lock)
+        return pids
+
+    first, second = asyncio.run(scenario())
+    assert first != second

@@ -204,6 +204,7 @@ async def run_broker(config: BrokerConfig) -> None:
                 {
                     "nats": server.serve,
                     "permissions": server.follow_changes,
+                    "disk": server.follow_disk,
                     "events": post.serve,
                 }
             )

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +21,13 @@ MAX_LINE_BYTES = 1024 * 1024
 SETTLE_S = 0.05
 """A change counts when it is the same twice: an editor empties a file before it writes it."""
 
+ROOM_BYTES = 8 * 1024 * 1024
+"""Free on its disk before a server that ran out of it is started again."""
+
 _LINE = re.compile(r"\[\d+\] \S+ \S+ \[(?P<level>\w+)\] ?(?P<message>.*)")
 _LISTENING = re.compile(r"Listening for MQTT clients on \w+://(?P<address>.*:\d+)$")
+_NOT_STORED = re.compile(r"failed to store .*no space left on device")
+"""After that the server stores nothing more in that file, however much space is freed."""
 
 _log = get_logger("broker")
 
@@ -72,6 +78,8 @@ class NatsServer:
         self._listening = address
         self._ready = asyncio.Event()
         self._look = asyncio.Event()
+        self._ran_out = asyncio.Event()
+        self._starts_again = False
 
     @property
     def port(self) -> int:
@@ -89,6 +97,31 @@ class NatsServer:
             ConnectionFailed: It can't listen where it should.
             ServiceEnded: It died.
         """
+        while True:
+            code, last_error = await self._run()
+            if not self._starts_again:
+                self._explain_death(code, last_error)
+            self._starts_again = False
+
+    async def follow_disk(self) -> None:
+        """Starts the server again once a disk that was full has room: until then it stores nothing.
+
+        Devices and learner come back to it, as after any restart; what it had acknowledged it has.
+        """
+        while True:
+            await self._ran_out.wait()
+            while shutil.disk_usage(self._path.parent).free < ROOM_BYTES:  # noqa: ASYNC110 - a disk tells nobody
+                await asyncio.sleep(self._check_s)
+            _log.warning("broker_starts_again", reason="its disk was full, and has room again")
+            self._ready.clear()
+            self._starts_again = True
+            if self._process is not None:
+                await _stop(self._process)
+            await self._ready.wait()
+            self._ran_out.clear()
+
+    async def _run(self) -> tuple[int | None, str]:
+        """Runs it once; how it ended, and what it said last that went wrong."""
         process = await asyncio.create_subprocess_exec(
             *tethered([str(self._program), "-c", str(self._path)]),
             stdin=asyncio.subprocess.DEVNULL,
@@ -107,7 +140,7 @@ class NatsServer:
             await process.wait()
         finally:
             await _stop(process)
-        self._explain_death(process.returncode, last_error)
+        return process.returncode, last_error
 
     async def follow_changes(self) -> None:
         """Keeps the server told what `render` says; no client is dropped for it.
@@ -165,6 +198,8 @@ class NatsServer:
         if level in {"INF", "DBG", "TRC"}:
             _log.debug("nats", message=message)
             return None
+        if _NOT_STORED.search(message):
+            self._ran_out.set()
         refusal = read_refusal(message)
         if refusal is None:
             _log.warning("nats", message=message)
